@@ -1,0 +1,1 @@
+"""What Pixelpod's gRPC servers share: the frontend and a group's endpoint answer, listen and log alike."""

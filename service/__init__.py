@@ -1,0 +1,1 @@
+"""The frontend: the public API over any number of groups. Imports no torch."""

@@ -1,0 +1,1 @@
+"""The group: one torchrun world that serves one model. The only package that imports torch."""

@@ -1,0 +1,204 @@
+"""The model file: one YAML document that says which model a group serves, how, and within which limits.
+
+Unknown or mistyped keys are refused by name, so that a typing error never turns into a silent default.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from workers.errors import ModelRefused
+
+
+class FamilyName(StrEnum):
+    """The pipeline families that a group can run."""
+
+    FLUX = "flux"
+    FLUX2 = "flux2"
+    SD3 = "sd3"
+
+
+class Placement(StrEnum):
+    """How a model lies on devices."""
+
+    SINGLE = "single"
+    OFFLOAD = "offload"
+    TENSOR_PARALLEL = "tensor_parallel"
+
+
+class Execution(StrEnum):
+    """How operators run."""
+
+    EAGER = "eager"
+    FUSED = "fused"
+    COMPILED = "compiled"
+
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Dtype = Literal["float32", "bfloat16", "float16"]
+OutputFormatName = Literal["PNG", "JPEG", "WEBP"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Bucket(_Section):
+    """A static shape that the group warms and serves."""
+
+    width: PositiveInt
+    """Pixels."""
+    height: PositiveInt
+    """Pixels."""
+    batch_sizes: tuple[PositiveInt, ...] = Field(default=(1,), min_length=1, strict=False)
+    """Images computed together, ascending; a smaller batch is padded to the next of these."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if list(self.batch_sizes) != sorted(set(self.batch_sizes)):
+            raise ValueError("batch_sizes must be ascending without repeats")
+        return self
+
+    def padded_batch_size(self, images: int) -> int:
+        """Return the smallest batch size that holds `images`, or the largest where none does."""
+        return next((size for size in self.batch_sizes if size >= images), self.batch_sizes[-1])
+
+
+class IntegerRange(_Section):
+    """Inclusive bounds of a whole number."""
+
+    min: int = 1
+    max: int
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class NumberRange(_Section):
+    """Inclusive bounds of a number."""
+
+    min: float
+    max: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min <= self.max):
+            raise ValueError("min and max must be finite, min not above max")
+        return self
+
+
+class Limits(_Section):
+    """What requests may ask for."""
+
+    steps: IntegerRange = IntegerRange(min=1, max=50)
+    """Denoising steps."""
+    guidance_scale: NumberRange = NumberRange(min=0.0, max=20.0)
+    """How strongly the prompt steers."""
+    num_images: IntegerRange = IntegerRange(min=1, max=4)
+    """Images per request."""
+    max_sequence_lengths: tuple[PositiveInt, ...] = Field(min_length=1, strict=False)
+    """Prompt lengths served, in tokens of the long text encoder; each is a static shape of its own."""
+    max_prompt_bytes: PositiveInt = 16384
+    """Bytes of the prompt, and of the negative prompt, in UTF-8."""
+
+
+class Defaults(_Section):
+    """What a request gets that does not ask."""
+
+    width: PositiveInt
+    height: PositiveInt
+    steps: PositiveInt
+    guidance_scale: float
+    max_sequence_length: PositiveInt
+    num_images: PositiveInt = 1
+    output_format: OutputFormatName = "PNG"
+    quality: Annotated[int, Field(ge=1, le=100)] = 90
+
+
+class ModelFile(_Section):
+    """A validated model file. See docs/model-file.md."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    """The name that requests use."""
+    revision: str = ""
+    """Which weights; part of every answer."""
+    family: Annotated[FamilyName, Field(strict=False)]
+    """The pipeline family."""
+    path: Annotated[Path, Field(strict=False)]
+    """The checkpoint's folder in diffusers layout; a relative path starts at the model file's folder."""
+    dtype: Dtype = "bfloat16"
+    """Type of weights and activations."""
+    placement: Annotated[Placement, Field(strict=False)] = Placement.SINGLE
+    """How the model lies on devices."""
+    execution: Annotated[Execution, Field(strict=False)] = Execution.EAGER
+    """How operators run."""
+    buckets: tuple[Bucket, ...] = Field(min_length=1, strict=False)
+    """The sizes served."""
+    limits: Limits
+    """What requests may ask for."""
+    defaults: Defaults
+    """What requests get that do not ask."""
+    text_encoder_out_layers: tuple[int, ...] = Field(default=(10, 20, 30), min_length=1, strict=False)
+    """flux2 only: the hidden layers of the text encoder that the transformer reads."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sizes = [(bucket.width, bucket.height) for bucket in self.buckets]
+        if len(set(sizes)) != len(sizes):
+            raise ValueError("buckets must have different sizes")
+        defaults, limits = self.defaults, self.limits
+        if (defaults.width, defaults.height) not in sizes:
+            raise ValueError("defaults.width and defaults.height must be one of the buckets")
+        if not limits.steps.min <= defaults.steps <= limits.steps.max:
+            raise ValueError("defaults.steps must be within limits.steps")
+        if not limits.guidance_scale.min <= defaults.guidance_scale <= limits.guidance_scale.max:
+            raise ValueError("defaults.guidance_scale must be within limits.guidance_scale")
+        if not limits.num_images.min <= defaults.num_images <= limits.num_images.max:
+            raise ValueError("defaults.num_images must be within limits.num_images")
+        if defaults.max_sequence_length not in limits.max_sequence_lengths:
+            raise ValueError("defaults.max_sequence_length must be one of limits.max_sequence_lengths")
+        return self
+
+    def bucket(self, width: int, height: int) -> Bucket | None:
+        """Return the bucket of this size in pixels, or None where it is not served."""
+        return next((b for b in self.buckets if (b.width, b.height) == (width, height)), None)
+
+
+def load_model_file(file: Path) -> ModelFile:
+    """Read and check a model file; its `path` comes back absolute.
+
+    Raises:
+        ModelRefused: if the file is missing, is no YAML, or breaks the schema; the message names file and key.
+    """
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelRefused(f"model file {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ModelRefused(f"model file {file} is no YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ModelRefused(f"model file {file}: a mapping of keys is expected")
+    try:
+        model = ModelFile.model_validate(document)
+    except ValidationError as error:
+        raise ModelRefused(f"model file {file}: {_explain(error)}") from error
+    return model.model_copy(update={"path": (file.parent / model.path).resolve()})
+
+
+def _explain(error: ValidationError) -> str:
+    """Return one line that names every key at fault, without pydantic's links."""
+    faults = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        key = ".".join(str(part) for part in fault["loc"]) or "document"
+        unknown = fault["type"] == "extra_forbidden"
+        faults.append(f"{key}: unknown key" if unknown else f"{key}: {fault['msg']}")
+    return "; ".join(faults)
