@@ -1,0 +1,104 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, Unpack
+
+import grpc
+
+from pixelpod.client.assembly import Assembly
+from pixelpod.client.channel import CHANNEL_OPTIONS
+from pixelpod.client.errors import error_from_call
+from pixelpod.client.events import Accepted, Done, Event, Progress
+from pixelpod.client.models import Model, model_from
+from pixelpod.client.options import GenerateOptions, GenerateParameters, build_request, with_parameters
+from pixelpod.client.result import Generation
+from pixelpod.v1 import images_pb2, images_pb2_grpc
+
+
+class AsyncClient:
+    """Talks to a frontend over one connection. An asynchronous context manager; or await `close()`.
+
+    Every method raises `PixelpodError` when the call ends without its result. Cancelling a task cancels its call.
+
+    Args:
+        address: The frontend's "host:port".
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+        self._stub = images_pb2_grpc.ImageGenerationStub(self._channel)
+
+    async def generate(
+        self,
+        prompt: str | GenerateOptions,
+        *,
+        deadline_seconds: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        **parameters: Unpack[GenerateParameters],
+    ) -> Generation:
+        """Make images and wait for them. Their size is not limited. Arguments as in `Client.generate`."""
+        assembly = Assembly()
+        request = build_request(with_parameters(prompt, **parameters))
+        async with aclosing(self._receive(request, deadline_seconds, assembly)) as events:
+            async for event in events:
+                if on_progress and isinstance(event, Progress):
+                    on_progress(event)
+        return assembly.generation()
+
+    async def stream(
+        self,
+        prompt: str | GenerateOptions,
+        *,
+        deadline_seconds: float | None = None,
+        **parameters: Unpack[GenerateParameters],
+    ) -> AsyncGenerator[Event, None]:
+        """Make images and tell how it goes: yields Accepted, any number of Progress, then Done.
+
+        The call begins with the first iteration. Closing the generator before Done cancels it; leaving the loop early
+        does not close it, so use contextlib.aclosing. Arguments as in `Client.generate`.
+        """
+        assembly = Assembly()
+        request = build_request(with_parameters(prompt, **parameters))
+        async with aclosing(self._receive(request, deadline_seconds, assembly)) as events:
+            async for event in events:
+                yield event
+        yield Done(assembly.generation())
+
+    async def models(self, *, deadline_seconds: float | None = None) -> list[Model]:
+        """Return the models that are served now, ordered by name."""
+        try:
+            answer = await self._stub.ListModels(images_pb2.ListModelsRequest(), timeout=deadline_seconds)
+        except grpc.RpcError as error:
+            raise error_from_call(error, self._address) from error
+        return [model_from(message) for message in answer.models]
+
+    async def close(self) -> None:
+        """Close the connection; calls under way are cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _receive(
+        self, request: images_pb2.GenerateRequest, deadline_seconds: float | None, assembly: Assembly
+    ) -> AsyncGenerator[Accepted | Progress, None]:
+        """Run the call, fill `assembly`, and yield the events before the end. However it is left, the call is over."""
+        call = self._stub.GenerateStream(request, timeout=deadline_seconds)
+        try:
+            async for message in call:
+                if event := assembly.take(message):
+                    yield event
+        except grpc.RpcError as error:
+            raise error_from_call(error, self._address) from error
+        finally:
+            call.cancel()

@@ -1,0 +1,1 @@
+"""The commands of `pixelpod`, a file each, and what they share."""

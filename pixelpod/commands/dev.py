@@ -1,0 +1,73 @@
+"""`pixelpod dev`: a frontend and one group on this machine, with one command."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pixelpod.commands.addresses import free_address, reachable, with_port
+from pixelpod.commands.default_model import default_model_file, write_default_model
+from pixelpod.commands.extras import require
+from pixelpod.commands.parameters import DEFAULT_ADDRESS, DEVICE, LOG_FORMAT, NOWHERE, DeviceName, LogFormatName
+
+DRAIN_SECONDS = 3.0
+"""How long the frontend may finish requests after Ctrl-C."""
+
+
+def dev(
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the API listens, host:port.")] = DEFAULT_ADDRESS,
+    metrics: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where the frontend's /metrics listens, host:port, or none.")
+    ] = "127.0.0.1:9090",
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The model file. Default: a tiny model with random weights.")
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="Rank processes of the group, one device each.")] = 2,
+    device: Annotated[DeviceName, DEVICE] = "cpu",
+    log_format: Annotated[LogFormatName, LOG_FORMAT] = "text",
+) -> None:
+    """Run a frontend and one group on this machine until Ctrl-C."""
+    require("service", "grpc_health")
+    require("worker", "torch")
+    from pixelpod.commands.deployment import Deployment, until_signal
+
+    listen, group, group_metrics = with_port(listen, "--listen"), free_address(), free_address()
+    metrics = metrics if metrics == NOWHERE else with_port(metrics, "--metrics")
+    model_file = model or default_model_file()
+    program = (sys.executable, "-m", "pixelpod")
+    deployment = Deployment(
+        group_argv=(
+            *(*program, "group", "--model", str(model_file), "--ranks", str(ranks), "--device", device),
+            *("--listen", group, "--metrics", group_metrics, "--log-format", log_format),
+        ),
+        group_address=group,
+        frontend_argv=(
+            *(*program, "serve", "--group", group, "--listen", listen, "--metrics", metrics),
+            *("--drain-delay-seconds", "0", "--drain-seconds", str(DRAIN_SECONDS), "--log-format", log_format),
+        ),
+        frontend_address=reachable(listen),
+    )
+
+    def tell_ready() -> None:
+        server = "" if listen == DEFAULT_ADDRESS else f" --server {reachable(listen)}"
+        typer.echo(f"ready: {listen} serves {model_file} with {ranks} ranks")
+        if metrics != NOWHERE:
+            typer.echo(f"metrics of the frontend: http://{reachable(metrics)}/metrics")
+        typer.echo(f"metrics of the group: http://{group_metrics}/metrics")
+        typer.echo(f'try: pixelpod generate "a red fox" -o fox.png{server}')
+
+    async def run() -> None:
+        if model is None and not model_file.exists():
+            _tell(f"writing a tiny model to {model_file.parent}")
+            await write_default_model(model_file)
+        await deployment.run(_tell, tell_ready)
+
+    asyncio.run(until_signal(run()))
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)

@@ -1,0 +1,65 @@
+"""`pixelpod group`: runs a worker group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pixelpod.commands.extras import importing
+from pixelpod.commands.failure import CommandFailed
+from pixelpod.commands.parameters import DEVICE, LOG_FORMAT, DeviceName, LogFormatName
+from pixelpod.commands.settings import settings_from
+from pixelpod.exit_codes import ExitCode
+
+
+def group(
+    model: Annotated[Path | None, typer.Option(metavar="FILE", help="The model file.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Rank processes, one device each.")] = None,
+    device: Annotated[DeviceName | None, DEVICE] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where the endpoint listens, host:port.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where /metrics listens, host:port, or none.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The group's name, unique in the deployment.")] = None,
+    max_restarts: Annotated[int | None, typer.Option(help="How often a broken world is started again.")] = None,
+    queue_limit: Annotated[
+        int | None, typer.Option(help="Requests that wait for the device; more are refused.")
+    ] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="After SIGTERM: how long accepted requests may still run.")
+    ] = None,
+    log_format: Annotated[LogFormatName | None, LOG_FORMAT] = None,
+) -> int:
+    """Run a worker group, which loads a model and computes images with it.
+
+    What is left out is taken from PIXELPOD_GROUP_<SETTING>, as are the settings that have no option here.
+    """
+    with importing("worker"):
+        from workers.errors import ModelRefused
+        from workers.launcher import launch
+        from workers.settings import GroupSettings
+    from pixelpod.server.transport import AddressInUse
+
+    settings = settings_from(
+        GroupSettings,
+        model=model,
+        ranks=ranks,
+        device=device,
+        listen=listen,
+        metrics=metrics,
+        name=name,
+        max_restarts=max_restarts,
+        queue_limit=queue_limit,
+        drain_seconds=drain_seconds,
+        log_format=log_format,
+    )
+    try:
+        return launch(settings)
+    except ModelRefused as error:
+        raise CommandFailed(str(error), ExitCode.REFUSED) from error
+    except AddressInUse as error:
+        raise CommandFailed(str(error), ExitCode.ADDRESS_IN_USE) from error

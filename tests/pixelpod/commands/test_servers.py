@@ -1,0 +1,164 @@
+"""`pixelpod serve` and `pixelpod group`: options become settings; errors become exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import service.frontend
+import workers.launcher
+from pixelpod.server.transport import AddressInUse
+from service.settings import FrontendSettings
+from tests.pixelpod.commands.conftest import Run
+from workers.errors import ModelRefused
+from workers.settings import GroupSettings
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[FrontendSettings]:
+    """Run no frontend; keep the settings it would have."""
+    served = []
+
+    async def run(settings: FrontendSettings) -> None:
+        served.append(settings)
+
+    monkeypatch.setattr(service.frontend, "run", run)
+    return served
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[GroupSettings]:
+    """Launch no group; keep the settings it would have, and end with exit code 7."""
+    launched = []
+
+    def launch(settings: GroupSettings) -> int:
+        launched.append(settings)
+        return 7
+
+    monkeypatch.setattr(workers.launcher, "launch", launch)
+    return launched
+
+
+def test_serve_passes_on_what_is_given(run: Run, served: list[FrontendSettings]) -> None:
+    ended = run(
+        *("serve", "--group", "a:1", "--group", "b:2", "--listen", "127.0.0.1:0", "--metrics", "none"),
+        *("--drain-delay-seconds", "0", "--drain-seconds", "4", "--log-format", "json"),
+    )
+    assert ended.exit_code == 0
+    assert served == [
+        FrontendSettings(
+            groups=("a:1", "b:2"),
+            listen="127.0.0.1:0",
+            metrics=None,
+            drain_delay_seconds=0,
+            drain_seconds=4,
+            log_format="json",
+        )
+    ]
+
+
+def test_serve_leaves_the_rest_to_the_environment(
+    run: Run, served: list[FrontendSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIXELPOD_FRONTEND_GROUPS", "a:1,b:2")
+    monkeypatch.setenv("PIXELPOD_FRONTEND_LISTEN", "0.0.0.0:1")
+    assert run("serve", "--listen", "0.0.0.0:2").exit_code == 0
+    assert (served[0].groups, served[0].listen) == (("a:1", "b:2"), "0.0.0.0:2")
+    assert served[0].metrics == "127.0.0.1:9090"
+
+
+def test_group_passes_on_what_is_given(run: Run, launched: list[GroupSettings]) -> None:
+    ended = run(
+        *("group", "--model", "m.yaml", "--ranks", "2", "--device", "tpu", "--listen", "127.0.0.1:0"),
+        *("--metrics", "127.0.0.1:1", "--name", "a", "--max-restarts", "0", "--queue-limit", "3"),
+        *("--drain-seconds", "4", "--log-format", "json"),
+    )
+    assert ended.exit_code == 7
+    assert launched == [
+        GroupSettings(
+            model=Path("m.yaml"),
+            ranks=2,
+            device="tpu",
+            listen="127.0.0.1:0",
+            metrics="127.0.0.1:1",
+            name="a",
+            max_restarts=0,
+            queue_limit=3,
+            drain_seconds=4,
+            log_format="json",
+        )
+    ]
+
+
+def test_group_leaves_the_rest_to_the_environment(
+    run: Run, launched: list[GroupSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIXELPOD_GROUP_MODEL", "m.yaml")
+    monkeypatch.setenv("PIXELPOD_GROUP_HEARTBEAT_SECONDS", "2")
+    run("group")
+    assert launched == [GroupSettings(model=Path("m.yaml"), heartbeat_seconds=2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["serve"], "groups"),
+        (["serve", "--group", "a:1", "--listen", "7860"], "listen"),
+        (["group"], "model"),
+        (["group", "--model", "m.yaml", "--ranks", "0"], "ranks"),
+        (["group", "--model", "m.yaml", "--device", "gpu"], "--device"),
+    ],
+)
+def test_refused_settings_are_named(
+    run: Run,
+    served: list[FrontendSettings],
+    launched: list[GroupSettings],
+    arguments: list[str],
+    complaint: str,
+) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("error: ")
+    assert complaint in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert served == launched == []
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"), [(ModelRefused("m.yaml: no such file"), 2), (AddressInUse("cannot listen on a:1"), 3)]
+)
+def test_group_that_refuses_to_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int
+) -> None:
+    def launch(settings: GroupSettings) -> int:
+        raise error
+
+    monkeypatch.setattr(workers.launcher, "launch", launch)
+    ended = run("group", "--model", "m.yaml")
+    assert (ended.exit_code, ended.stderr) == (exit_code, f"error: {error}\n")
+
+
+def test_frontend_whose_address_is_in_use(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(settings: FrontendSettings) -> None:
+        raise AddressInUse("cannot listen on a:1")
+
+    monkeypatch.setattr(service.frontend, "run", serve)
+    ended = run("serve", "--group", "a:1")
+    assert (ended.exit_code, ended.stderr) == (3, "error: cannot listen on a:1\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [
+        (["serve", "--group", "a:1"], "pydantic_settings", "service"),
+        (["group", "--model", "m.yaml"], "yaml", "worker"),
+    ],
+)
+def test_missing_extra_is_named(command: list[str], module: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from pixelpod.cli import main; sys.exit(main({command!r}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr == f"error: needs `pip install pixelpod[{extra}]`: there is no module {module}\n"
