@@ -7,7 +7,7 @@ IMAGE ?= pixelpod.png
 .PHONY: run test lint types unit protos clean
 
 run: $(VENV)/installed-run  ## One image from a two-rank group, from nothing.
-	$(BIN)/pixelpod dev --ranks 2 --prompt "$(PROMPT)" --output "$(IMAGE)"
+	$(BIN)/pixelpod dev --ranks 2 --listen 127.0.0.1:0 --metrics none --prompt "$(PROMPT)" --output "$(IMAGE)"
 
 test: lint types unit  ## What CI runs.
 

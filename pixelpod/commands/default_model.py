@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
 from importlib.metadata import version
 from pathlib import Path
 
 from pixelpod.commands.failure import CommandFailed
+from pixelpod.commands.programs import run_program
 from pixelpod.exit_codes import ExitCode
 
 FAMILY = "flux2"
@@ -32,7 +33,15 @@ async def write_default_model(model_file: Path) -> None:
     models = model_file.parent.parent
     models.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=models, prefix=".draft-") as draft:
-        await _run(sys.executable, "-m", "workers.tiny_checkpoints", FAMILY, f"{draft}/model")
+        exit_code, messages = await run_program(
+            *(sys.executable, "-m", "workers.tiny_checkpoints", FAMILY, f"{draft}/model"),
+            environment={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            stdout=DEVNULL,
+            stderr=PIPE,
+        )
+        if exit_code != 0:
+            sys.stderr.write(messages)
+            raise CommandFailed(f"writing the tiny model failed with exit code {exit_code}", ExitCode.FAILED)
         _adopt(Path(draft, "model"), model_file)
 
 
@@ -43,23 +52,3 @@ def _adopt(draft: Path, model_file: Path) -> None:
         # Another process was faster, which is as good.
         if not model_file.exists():
             raise
-
-
-async def _run(*argv: str) -> None:
-    """Run a program to its end; its messages are shown only when it fails."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        _, messages = await process.communicate()
-    except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        sys.stderr.write(messages.decode(errors="replace"))
-        raise CommandFailed(f"writing the tiny model failed with exit code {process.returncode}", ExitCode.FAILED)

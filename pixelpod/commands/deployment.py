@@ -34,12 +34,12 @@ class Deployment:
     grace_seconds: float = 5.0
     """How long each process may take to stop; then it is killed."""
 
-    async def run(self, tell: Callable[[str], None], ready: Callable[[], None]) -> None:
-        """Run both processes until this is cancelled. None of them is left afterwards.
+    async def run(self, tell: Callable[[str], None], use: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run both processes until `use` ends or this is cancelled. None of them is left afterwards.
 
         Args:
             tell: Called with a sentence about what is waited for.
-            ready: Called once the frontend serves.
+            use: What to do once the frontend serves.
 
         Raises:
             CommandFailed: if a process ends by itself, or nothing serves in time.
@@ -51,8 +51,7 @@ class Deployment:
             try:
                 async with asyncio.timeout(self.ready_seconds):
                     await supervisor.watch(until_serving(self.frontend_address, self.group_address, tell))
-                ready()
-                await supervisor.watch(asyncio.Event().wait())
+                await supervisor.watch(use())
             except TimeoutError as error:
                 raise CommandFailed(f"nothing serves after {self.ready_seconds:g} s", ExitCode.FAILED) from error
             except ChildEnded as error:

@@ -12,7 +12,10 @@ import typer
 from pixelpod.commands.addresses import free_address, reachable, with_port
 from pixelpod.commands.default_model import default_model_file, write_default_model
 from pixelpod.commands.extras import require
+from pixelpod.commands.failure import CommandFailed
 from pixelpod.commands.parameters import DEFAULT_ADDRESS, DEVICE, LOG_FORMAT, NOWHERE, DeviceName, LogFormatName
+from pixelpod.commands.programs import run_program
+from pixelpod.exit_codes import ExitCode
 
 DRAIN_SECONDS = 3.0
 """How long the frontend may finish requests after Ctrl-C."""
@@ -29,8 +32,14 @@ def dev(
     ranks: Annotated[int, typer.Option(help="Rank processes of the group, one device each.")] = 2,
     device: Annotated[DeviceName, DEVICE] = "cpu",
     log_format: Annotated[LogFormatName, LOG_FORMAT] = "text",
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Make one image of this, then stop. Needs --output.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="Where to write the image of --prompt.")] = None,
 ) -> None:
-    """Run a frontend and one group on this machine until Ctrl-C."""
+    """Run a frontend and one group on this machine until Ctrl-C, or for one image."""
+    if (prompt is None) != (output is None):
+        raise typer.BadParameter("--prompt and --output go together")
     require("service", "grpc_health")
     require("worker", "torch")
     from pixelpod.commands.deployment import Deployment, until_signal
@@ -52,19 +61,30 @@ def dev(
         frontend_address=reachable(listen),
     )
 
-    def tell_ready() -> None:
+    async def serve() -> None:
         server = "" if listen == DEFAULT_ADDRESS else f" --server {reachable(listen)}"
         typer.echo(f"ready: {listen} serves {model_file} with {ranks} ranks")
         if metrics != NOWHERE:
             typer.echo(f"metrics of the frontend: http://{reachable(metrics)}/metrics")
         typer.echo(f"metrics of the group: http://{group_metrics}/metrics")
         typer.echo(f'try: pixelpod generate "a red fox" -o fox.png{server}')
+        await asyncio.Event().wait()
+
+    async def make_image(prompt: str, output: str) -> None:
+        exit_code, _ = await run_program(
+            *program, "generate", prompt, "--output", output, "--server", reachable(listen)
+        )
+        if exit_code != 0:
+            raise CommandFailed(f"the image was not made: exit code {exit_code}", ExitCode(exit_code))
 
     async def run() -> None:
         if model is None and not model_file.exists():
             _tell(f"writing a tiny model to {model_file.parent}")
             await write_default_model(model_file)
-        await deployment.run(_tell, tell_ready)
+        if prompt is None or output is None:
+            await deployment.run(_tell, serve)
+        else:
+            await deployment.run(_tell, lambda: make_image(prompt, output))
 
     asyncio.run(until_signal(run()))
 

@@ -27,5 +27,10 @@ if __name__ == "__main__":
         frontend_address=frontend,
         grace_seconds=60.0,
     )
-    asyncio.run(until_signal(deployment.run(tell=lambda _: None, ready=lambda: print("ready", flush=True))))
+
+    async def use() -> None:
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(until_signal(deployment.run(lambda _: None, use)))
     print("stopped")

@@ -44,12 +44,30 @@ def serving(role: str) -> Callable[[str], tuple[str, ...]]:
     return lambda address: fake_server(role, address)
 
 
+class Use:
+    """What a test does with a deployment that serves: it notes that, and then waits or ends."""
+
+    def __init__(self, ends: bool = False) -> None:
+        self.begun = asyncio.Event()
+        self._ends = ends
+
+    async def __call__(self) -> None:
+        self.begun.set()
+        if not self._ends:
+            await asyncio.Event().wait()
+
+
+async def test_ends_with_its_use() -> None:
+    use = Use(ends=True)
+    await asyncio.wait_for(deployment(serving("group"), serving("frontend")).run(lambda _: None, use), SECONDS)
+    assert use.begun.is_set()
+    assert psutil.Process().children() == []
+
+
 async def test_ready_once_the_frontend_serves() -> None:
-    ready = asyncio.Event()
-    running = asyncio.create_task(
-        deployment(serving("group"), serving("frontend")).run(tell=lambda _: None, ready=ready.set)
-    )
-    await asyncio.wait_for(ready.wait(), SECONDS)
+    use = Use()
+    running = asyncio.create_task(deployment(serving("group"), serving("frontend")).run(lambda _: None, use))
+    await asyncio.wait_for(use.begun.wait(), SECONDS)
     children = psutil.Process().children()
     assert len(children) == 2
     running.cancel()
@@ -68,7 +86,7 @@ async def test_tells_what_it_waits_for() -> None:
             enough.set()
 
     # A second group in place of the frontend: it has no health.
-    running = asyncio.create_task(deployment(serving("warming"), serving("group")).run(tell, ready=told.clear))
+    running = asyncio.create_task(deployment(serving("warming"), serving("group")).run(tell, Use()))
     await asyncio.wait_for(enough.wait(), SECONDS)
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -78,7 +96,7 @@ async def test_tells_what_it_waits_for() -> None:
 
 async def test_waits_only_so_long() -> None:
     with pytest.raises(CommandFailed, match=r"nothing serves after 0\.5 s") as raised:
-        await deployment(serving("group"), serving("group"), ready_seconds=0.5).run(lambda _: None, lambda: None)
+        await deployment(serving("group"), serving("group"), ready_seconds=0.5).run(lambda _: None, Use())
     assert raised.value.exit_code == ExitCode.FAILED
 
 
@@ -94,16 +112,14 @@ async def test_waits_only_so_long() -> None:
 )
 async def test_child_that_ends_while_starting(group_exit_code: int, exit_code: ExitCode) -> None:
     with pytest.raises(CommandFailed, match=f"the group ended with exit code {group_exit_code}") as raised:
-        await deployment(lambda _: ending(group_exit_code), serving("frontend")).run(lambda _: None, lambda: None)
+        await deployment(lambda _: ending(group_exit_code), serving("frontend")).run(lambda _: None, Use())
     assert raised.value.exit_code == exit_code
 
 
 async def test_child_that_ends_later() -> None:
-    ready = asyncio.Event()
-    running = asyncio.create_task(
-        deployment(serving("group"), serving("frontend")).run(tell=lambda _: None, ready=ready.set)
-    )
-    await asyncio.wait_for(ready.wait(), SECONDS)
+    use = Use()
+    running = asyncio.create_task(deployment(serving("group"), serving("frontend")).run(lambda _: None, use))
+    await asyncio.wait_for(use.begun.wait(), SECONDS)
     (frontend,) = [child for child in psutil.Process().children() if "frontend" in child.cmdline()]
     frontend.kill()
     with pytest.raises(CommandFailed, match="the frontend ended with signal SIGKILL") as raised:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pixelpod.commands.default_model import default_model_file, write_default_model
 from pixelpod.commands.deployment import Deployment
 from pixelpod.commands.failure import CommandFailed
+from pixelpod.exit_codes import ExitCode
+from pixelpod.server.errors import InvalidRequest
 from tests.pixelpod.commands.conftest import Run
+from tests.pixelpod.stub_server import StubServer, fail
+
+PRINT_SECONDS = 0.5
+"""Enough to print the ready lines, after which `dev` waits for a signal."""
+IMAGE_SECONDS = 30.0
+"""Enough to ask for an image."""
 
 
 @pytest.fixture
 def deployed(monkeypatch: pytest.MonkeyPatch) -> list[Deployment]:
-    """Start no process; keep what would be started, as if it became ready and were stopped."""
+    """Start no process; keep what would be started, as if it became ready and were stopped soon."""
+    return _without_processes(monkeypatch, PRINT_SECONDS)
+
+
+@pytest.fixture
+def deployed_for_an_image(monkeypatch: pytest.MonkeyPatch) -> list[Deployment]:
+    """Start no process; keep what would be started, as if it became ready and were used to the end."""
+    return _without_processes(monkeypatch, IMAGE_SECONDS)
+
+
+def _without_processes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[Deployment]:
     deployed = []
 
-    async def run(self: Deployment, tell: object, ready: object) -> None:
-        assert callable(ready)
+    async def run(self: Deployment, tell: object, use: Callable[[], Coroutine[Any, Any, None]]) -> None:
         deployed.append(self)
-        ready()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(use(), seconds)
 
     monkeypatch.setattr(Deployment, "run", run)
     return deployed
@@ -66,6 +88,30 @@ def test_without_metrics(run: Run, deployed: list[Deployment]) -> None:
     assert ended.text.splitlines()[-1] == 'try: pixelpod generate "a red fox" -o fox.png'
     argv = deployed[0].frontend_argv
     assert argv[argv.index("--metrics") + 1] == "none"
+
+
+def test_one_image_and_stop(
+    run: Run, deployed_for_an_image: list[Deployment], server: StubServer, tmp_path: Path
+) -> None:
+    output = tmp_path / "fox.png"
+    ended = run("dev", "--model", "m.yaml", "--listen", server.address, "--prompt", "a fox", "--output", str(output))
+    assert ended.exit_code == 0
+    assert output.read_bytes() == b"an image"
+    assert [request.prompt for request in server.requests] == ["a fox"]
+
+
+def test_one_image_that_is_not_made(run: Run, deployed_for_an_image: list[Deployment], server: StubServer) -> None:
+    server.script = fail(InvalidRequest("prompt", "prompt has no visible character"))
+    ended = run("dev", "--model", "m.yaml", "--listen", server.address, "--prompt", " ", "--output", "fox.png")
+    assert ended.exit_code == ExitCode.REFUSED
+    assert "prompt has no visible character" in ended.stderr
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--output"])
+def test_prompt_and_output_go_together(run: Run, deployed: list[Deployment], option: str) -> None:
+    ended = run("dev", "--model", "m.yaml", option, "fox.png")
+    assert ended.exit_code == ExitCode.REFUSED
+    assert "--prompt and --output go together" in ended.stderr
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics"])
