@@ -6,6 +6,7 @@ id: the caller gets the id, the log gets the traceback. No message holds prompt 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -175,17 +176,22 @@ def _guard_unary(handle: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         try:
             return await handle(request, context)
         except Exception as error:  # noqa: BLE001 -- the one place where any error becomes a status
+            del request  # see _end_with
             await _end_with(error, context)
 
     return guarded
 
 
 def _guard_stream(handle: Callable[[Any, Any], AsyncIterator[Any]]) -> Any:
+    if inspect.iscoroutinefunction(handle):  # writes to its context instead of yielding, as health's Watch does
+        return _guard_unary(handle)
+
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             async for response in handle(request, context):
                 yield response
         except Exception as error:  # noqa: BLE001 -- the one place where any error becomes a status
+            del request  # see _end_with
             await _end_with(error, context)
 
     return guarded
@@ -198,12 +204,16 @@ async def _end_with(error: Exception, context: grpc.aio.ServicerContext[Any, Any
     if not isinstance(error, RequestError):
         incident = uuid.uuid4().hex[:12]
         logger.error("unexpected error", exc_info=error, extra={"incident": incident})
+        error.__traceback__ = None
         error = ComputationFailed(
             f"internal error; the server's log explains it under incident {incident}", reason="INTERNAL"
         )
     metadata: list[tuple[str, str | bytes]] = [(STATUS_DETAILS_KEY, status_of(error).SerializeToString())]
     if error.retry_after_seconds is not None:
         metadata.append((RETRY_PUSHBACK_KEY, str(round(error.retry_after_seconds * 1000))))
+    # gRPC keeps the exception that abort raises in a cycle with its context. Without the tracebacks' frames, that cycle
+    # does not hold the request, megabytes of refused prompt included, until the garbage collector comes by.
+    error.__traceback__ = None
     await context.abort(status_code_of(error), _cut(error.message), tuple(metadata))
 
 

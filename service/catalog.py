@@ -1,0 +1,98 @@
+"""The catalog: what all groups together serve, by model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pixelpod.server.errors import InvalidRequest, RequestError, Unavailable, UnknownModel
+from pixelpod.v1 import images_pb2
+from service.group_connection import Availability, GroupConnection
+
+NAMES_LISTED = 10
+"""How many model names an error message lists."""
+
+NAME_CHARACTERS_SHOWN = 64
+"""How much of an unknown model's name an error message repeats."""
+
+RETRY_UNHEARD_SECONDS = 1.0
+"""Groups that run answer a new frontend within this time."""
+
+
+def served_models(groups: Iterable[GroupConnection]) -> dict[str, images_pb2.Model]:
+    """Return the models of `groups` by name, sorted; also of groups that load, drain or are gone for now.
+
+    Groups of one model are merged: a bucket is warm if it is on any ready group. Limits, defaults and measured times
+    are those of a ready group where there is one.
+    """
+    models: dict[str, images_pb2.Model] = {}
+    for group in sorted(groups, key=lambda group: (not group.ready, group.address)):
+        if group.model is None:
+            continue
+        published = images_pb2.Model()
+        published.CopyFrom(group.model)
+        published.ready_groups = int(group.ready)
+        for bucket in published.buckets:
+            bucket.warm = bucket.warm and group.ready
+        if published.name in models:
+            _merge(models[published.name], published)
+        else:
+            models[published.name] = published
+    return dict(sorted(models.items()))
+
+
+def find_model(
+    name: str, models: Mapping[str, images_pb2.Model], groups: Iterable[GroupConnection]
+) -> images_pb2.Model:
+    """Return the model called `name`, or the only one served where `name` is empty.
+
+    Raises:
+        UnknownModel: if no group serves it.
+        InvalidRequest: if `name` is empty and there is a choice.
+        Unavailable: if a group that was not heard yet may serve it.
+    """
+    if name in models:
+        return models[name]
+    if not name and len(models) == 1:
+        return next(iter(models.values()))
+    raise _no_model(name, models, groups)
+
+
+def _no_model(name: str, models: Mapping[str, images_pb2.Model], groups: Iterable[GroupConnection]) -> RequestError:
+    if not name and models:
+        return InvalidRequest("model", f"model is empty and several are served; choose one of {_listed(models)}")
+    unheard = [group for group in groups if group.model is None and group.availability is Availability.GONE]
+    if unheard:
+        return Unavailable(
+            f"{len(unheard)} of the groups configured did not answer yet, and the others do not serve "
+            f"{_shown(name)}; try again",
+            reason="GROUPS_UNREACHABLE",
+            retry_after_seconds=RETRY_UNHEARD_SECONDS,
+        )
+    if not models:
+        return Unavailable(
+            "no group configured can be used", reason="NO_GROUP", retry_after_seconds=RETRY_UNHEARD_SECONDS
+        )
+    return UnknownModel(f"{_shown(name)} is not served; choose one of {_listed(models)}")
+
+
+def _merge(model: images_pb2.Model, other: images_pb2.Model) -> None:
+    """Add to `model` what another group publishes of it."""
+    model.ready_groups += other.ready_groups
+    buckets = {(bucket.width, bucket.height): bucket for bucket in model.buckets}
+    for bucket in other.buckets:
+        known = buckets.get((bucket.width, bucket.height))
+        if known is None:
+            model.buckets.add().CopyFrom(bucket)
+        else:
+            known.warm = known.warm or bucket.warm
+
+
+def _listed(models: Mapping[str, images_pb2.Model]) -> str:
+    names = ", ".join(list(models)[:NAMES_LISTED])
+    more = len(models) - NAMES_LISTED
+    return f"{names} and {more} more (ListModels tells all)" if more > 0 else names
+
+
+def _shown(name: str) -> str:
+    """Return a model's name for a message: quoted, without control characters, not too long."""
+    return f"model {name[:NAME_CHARACTERS_SHOWN]!a}" if name else "any model"

@@ -1,0 +1,124 @@
+"""A frontend process: its servers, and its life from start to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import AsyncExitStack
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from pixelpod.server.errors import ErrorInterceptor
+from pixelpod.server.logs import configure_logging
+from pixelpod.server.transport import SERVER_OPTIONS, listen
+from service.groups import Groups
+from service.metrics import FrontendMetrics, MetricsServer
+from service.servicer import SERVICE_NAME, ImageGeneration
+from service.settings import FrontendSettings
+
+logger = logging.getLogger(__name__)
+
+LAST_WORD_SECONDS = 1.0
+"""After the drain: how long the statuses of requests that were cut may take to leave."""
+
+
+async def run(settings: FrontendSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        AddressInUse: if a port is taken.
+    """
+    configure_logging(settings.log_format, "frontend")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    frontend = Frontend(settings)
+    await frontend.start()
+    await stop.wait()
+    await frontend.stop()
+
+
+class Frontend:
+    """The servers of a frontend and what they share."""
+
+    def __init__(self, settings: FrontendSettings) -> None:
+        self._settings = settings
+        self.metrics = FrontendMetrics()
+        self._groups_changed = asyncio.Event()
+        self.groups = Groups(settings.groups, settings.group_silent_seconds, self._groups_changed.set)
+        self._health = health.aio.HealthServicer()
+        self._service = ImageGeneration(self.groups, self.metrics, settings)
+        self._server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()],
+            options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", settings.max_request_bytes)],
+        )
+        self._closing = AsyncExitStack()
+        self.port = 0
+        """Where the public API listens, once started."""
+        self.metrics_port = 0
+        """Where /metrics listens, once started; 0 for nowhere."""
+
+    async def start(self) -> None:
+        """Listen and begin to watch the groups. Health is NOT_SERVING until some group is ready.
+
+        Raises:
+            AddressInUse: if a port is taken; nothing listens then.
+        """
+        async with AsyncExitStack() as closing:
+            if self._settings.metrics is not None:
+                metrics_server = MetricsServer(self._settings.metrics, self.metrics.registry)
+                closing.push_async_callback(asyncio.to_thread, metrics_server.close)
+                self.metrics_port = metrics_server.port
+            self.port = listen(self._server, self._settings.listen)
+            await self._show_groups()
+            self.groups.start()
+            closing.push_async_callback(self.groups.close)
+            follower = asyncio.create_task(self._follow_groups(), name="follow groups")
+            closing.callback(follower.cancel)
+            self._add_services()
+            await self._server.start()
+            closing.push_async_callback(self._server.stop, None)
+            self._closing = closing.pop_all()
+        host = self._settings.listen.rpartition(":")[0]
+        logger.info("listening", extra={"address": f"{host}:{self.port}", "metrics_port": self.metrics_port})
+
+    async def stop(self) -> None:
+        """Drain and close: NOT_SERVING first, requests are still taken for a while, then finished, then cut.
+
+        Takes at most drain_delay_seconds + drain_seconds + `LAST_WORD_SECONDS`. Every caller gets a status.
+        """
+        logger.info("draining", extra={"requests": self._service.running})
+        await self._health.enter_graceful_shutdown()
+        await asyncio.sleep(self._settings.drain_delay_seconds)
+        # From here on new calls are refused. This grace is only the outer bound: it would wait for all calls, also for
+        # those that never end, such as health's Watch.
+        refusing = asyncio.create_task(self._server.stop(self._settings.drain_seconds + 2 * LAST_WORD_SECONDS))
+        await self._service.finish(self._settings.drain_seconds)
+        self.groups.cut_requests("the frontend stopped before the request was done; try again", "FRONTEND_STOPPING")
+        await self._service.finish(LAST_WORD_SECONDS)
+        await self._closing.aclose()
+        await refusing
+        logger.info("stopped")
+
+    def _add_services(self) -> None:
+        self._service.add_to(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    async def _follow_groups(self) -> None:
+        """Keep health and metrics true to the groups."""
+        while True:
+            await self._groups_changed.wait()
+            self._groups_changed.clear()
+            await self._show_groups()
+
+    async def _show_groups(self) -> None:
+        serving_status = health_pb2.HealthCheckResponse.ServingStatus
+        status = serving_status.SERVING if self.groups.any_ready else serving_status.NOT_SERVING
+        for service in ("", SERVICE_NAME):
+            await self._health.set(service, status)
+        for group in self.groups:
+            self.metrics.show_group(group)

@@ -1,0 +1,222 @@
+"""A frontend's connection to one group: its last status, and the requests that this frontend runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TypeAlias
+
+import grpc
+
+from pixelpod.server.errors import Unavailable, from_call
+from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
+
+logger = logging.getLogger(__name__)
+
+CONTRACT_VERSION = 1
+"""The version of group.proto that this frontend speaks."""
+
+FIRST_PAUSE_SECONDS = 0.05
+LAST_PAUSE_SECONDS = 1.0
+"""Pauses between attempts to watch a group, doubling from the first to the last."""
+
+ExecuteCall: TypeAlias = grpc.aio.UnaryStreamCall[group_pb2.ExecuteRequest, bytes]
+
+REASON_LOST = "GROUP_LOST"
+RETRY_LOST_SECONDS = 1.0
+"""A request whose group was lost may find another, or the same one restarted, after this long."""
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),  # groups are in the same deployment; image bytes must not detour
+)
+
+
+class Availability(StrEnum):
+    """What a group is to this frontend."""
+
+    GONE = "gone"
+    """No status stream: not started, unreachable, dead, or silent for too long."""
+    INCOMPATIBLE = "incompatible"
+    """It speaks another version of the contract."""
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+_AVAILABILITIES = {
+    group_pb2.GROUP_STATE_LOADING: Availability.LOADING,
+    group_pb2.GROUP_STATE_WARMING: Availability.WARMING,
+    group_pb2.GROUP_STATE_READY: Availability.READY,
+    group_pb2.GROUP_STATE_DRAINING: Availability.DRAINING,
+}
+
+
+class GroupConnection:
+    """Watches the group at one address and runs requests on it.
+
+    Args:
+        address: Where the group's endpoint listens, host:port.
+        silent_seconds: Without a status for this long the group is gone.
+        on_change: Called after the group's availability or model changed.
+    """
+
+    def __init__(self, address: str, silent_seconds: float, on_change: Callable[[], None]) -> None:
+        self.address = address
+        self.availability = Availability.GONE
+        self.model: images_pb2.Model | None = None
+        """What the group serves; kept when it is gone, since it is expected back."""
+        self._status = group_pb2.GroupStatus()
+        self._silent_seconds = silent_seconds
+        self._on_change = on_change
+        self._sent: dict[object, float] = {}
+        self._calls: set[ExecuteCall] = set()
+        self._cut: dict[ExecuteCall, Unavailable] = {}
+        """Calls that we cancelled although their callers still wait, and what these are told."""
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._watch_status = group_pb2_grpc.WorkerGroupStub(self._channel).WatchStatus
+        # Events come as they are on the wire: image chunks pass through without being parsed.
+        self._execute: grpc.aio.UnaryStreamMultiCallable[group_pb2.ExecuteRequest, bytes] = self._channel.unary_stream(
+            "/pixelpod.v1.WorkerGroup/Execute", request_serializer=group_pb2.ExecuteRequest.SerializeToString
+        )
+
+    @property
+    def name(self) -> str:
+        """The group's name, or its address where it did not tell yet."""
+        return self._status.group or self.address
+
+    @property
+    def ready(self) -> bool:
+        """Whether the group takes requests."""
+        return self.availability is Availability.READY
+
+    @property
+    def backlog_seconds(self) -> float:
+        """Seconds of work before a new request: what the group reported, and what was sent there since."""
+        return self._status.backlog_seconds + sum(self._sent.values())
+
+    @property
+    def requests_ahead(self) -> int:
+        """Requests in flight on the group: what it reported, and those that were sent there since."""
+        return self._status.in_flight + len(self._sent)
+
+    async def watch(self) -> None:
+        """Follow the group's status until cancelled; connect again, with pauses, whenever the stream ends."""
+        pause_seconds = FIRST_PAUSE_SECONDS
+        while True:
+            async for status in self._statuses():
+                self._take(status)
+                pause_seconds = FIRST_PAUSE_SECONDS
+            self._lose()
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, LAST_PAUSE_SECONDS)
+
+    def cut_requests(self, message: str, reason: str) -> None:
+        """End every request in flight on the group with `Unavailable`."""
+        for call in self._calls:
+            self._cut[call] = Unavailable(message, reason=reason, retry_after_seconds=RETRY_LOST_SECONDS)
+            call.cancel()
+
+    async def close(self) -> None:
+        """Give up the connection."""
+        await self._channel.close()
+
+    @contextmanager
+    def expecting(self, seconds: float) -> Iterator[None]:
+        """Count a request of so many seconds as sent there, until it ends or the group's next status counts it."""
+        token = object()
+        self._sent[token] = seconds
+        try:
+            yield
+        finally:
+            self._sent.pop(token, None)
+
+    async def execute(self, request: group_pb2.ExecuteRequest, timeout_seconds: float) -> AsyncGenerator[bytes, None]:
+        """Compute `request` on the group and yield its events, each an encoded GenerateEvent.
+
+        Closing the iterator cancels the computation.
+
+        Raises:
+            RequestError: as the group ended the request; `Unavailable` if the group was lost.
+        """
+        call = self._execute(request, timeout=timeout_seconds)
+        self._calls.add(call)
+        try:
+            async for event in call:
+                yield event
+        except grpc.aio.AioRpcError as error:
+            ended = from_call(error)
+            # With gRPC's own reason, no group said it: the connection broke.
+            raise (self.lost() if ended.reason == grpc.StatusCode.UNAVAILABLE.name else ended) from error
+        except asyncio.CancelledError:
+            if call in self._cut:
+                raise self._cut[call] from None
+            raise  # the caller left
+        finally:
+            self._calls.discard(call)
+            self._cut.pop(call, None)
+            call.cancel()
+
+    def lost(self) -> Unavailable:
+        """Return the error of a request that the group did not bring to its end."""
+        return Unavailable(
+            f"group {self.name} was lost during the request; try again",
+            reason=REASON_LOST,
+            retry_after_seconds=RETRY_LOST_SECONDS,
+        )
+
+    async def _statuses(self) -> AsyncIterator[group_pb2.GroupStatus]:
+        """Yield the group's statuses until its stream ends, breaks or is silent for too long."""
+        call = self._watch_status(group_pb2.WatchStatusRequest(), wait_for_ready=True)
+        try:
+            while True:
+                async with asyncio.timeout(self._silent_seconds):
+                    status = await call.read()
+                if not isinstance(status, group_pb2.GroupStatus):  # the end of the stream
+                    return
+                yield status
+        except TimeoutError:
+            # Its connection may well stand, so nothing else would end the requests in flight on it.
+            self.cut_requests(f"group {self.name} fell silent during the request; try again", REASON_LOST)
+        except grpc.aio.AioRpcError as error:
+            logger.debug("status stream broke", extra={"group_address": self.address, "code": error.code().name})
+        finally:
+            call.cancel()
+
+    def _take(self, status: group_pb2.GroupStatus) -> None:
+        self._status = status
+        self._sent.clear()
+        if status.contract_version == CONTRACT_VERSION:
+            self._change(_AVAILABILITIES.get(status.state, Availability.GONE), status.model)
+        else:
+            self._change(Availability.INCOMPATIBLE, None)
+
+    def _lose(self) -> None:
+        self._status = group_pb2.GroupStatus(group=self._status.group)
+        self._change(Availability.GONE, self.model)
+
+    def _change(self, availability: Availability, model: images_pb2.Model | None) -> None:
+        if (availability, model) == (self.availability, self.model):
+            return
+        if availability is not self.availability:
+            logger.info(
+                "group changed",
+                extra={
+                    "group_address": self.address,
+                    "group": self._status.group,
+                    "state": str(availability),
+                    "reason": self._status.reason,
+                    "contract_version": self._status.contract_version,
+                },
+            )
+        self.availability, self.model = availability, model
+        self._on_change()

@@ -1,0 +1,100 @@
+"""The public API's gRPC face: counts and bounds each call, and leaves the work to the data plane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeAlias
+
+import grpc
+
+from pixelpod.v1 import images_pb2
+from service.events import Events, encode
+from service.generation import generate_events
+from service.groups import Groups
+from service.metrics import FrontendMetrics
+from service.records import RequestRecord, recorded
+from service.settings import FrontendSettings
+from service.unary import collect
+
+SERVICE_NAME = images_pb2.DESCRIPTOR.services_by_name["ImageGeneration"].full_name
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+class ImageGeneration:
+    """Serves pixelpod.v1.ImageGeneration. Handlers raise `RequestError`; the server's interceptor makes statuses."""
+
+    def __init__(self, groups: Groups, metrics: FrontendMetrics, settings: FrontendSettings) -> None:
+        self._groups = groups
+        self._metrics = metrics
+        self._settings = settings
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def running(self) -> int:
+        """Number of requests arrived and not yet ended."""
+        return len(self._tasks)
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until every running request has ended, its status sent, but at most `seconds`."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> images_pb2.GenerateResponse:
+        """Answer once, with all images inside."""
+        with self._running(context) as record:
+            async with aclosing(generate_events(request, self._groups, record)) as events:
+                return await collect(events, self._settings.unary_response_limit_bytes)
+
+    async def generate_stream(self, request: images_pb2.GenerateRequest, context: Context) -> Events:
+        """Answer with events, as they come."""
+        with self._running(context) as record:
+            async with aclosing(generate_events(request, self._groups, record)) as events:
+                async for event in events:
+                    yield event
+
+    async def list_models(
+        self, request: images_pb2.ListModelsRequest, context: Context
+    ) -> images_pb2.ListModelsResponse:
+        """Tell what is served."""
+        return images_pb2.ListModelsResponse(models=self._groups.models.values())
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register the service.
+
+        The generated registration would encode every event; here image chunks pass through encoded.
+        """
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Generate": grpc.unary_unary_rpc_method_handler(
+                self.generate,
+                request_deserializer=images_pb2.GenerateRequest.FromString,
+                response_serializer=images_pb2.GenerateResponse.SerializeToString,
+            ),
+            "GenerateStream": grpc.unary_stream_rpc_method_handler(
+                self.generate_stream,
+                request_deserializer=images_pb2.GenerateRequest.FromString,
+                response_serializer=encode,
+            ),
+            "ListModels": grpc.unary_unary_rpc_method_handler(
+                self.list_models,
+                request_deserializer=images_pb2.ListModelsRequest.FromString,
+                response_serializer=images_pb2.ListModelsResponse.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+    @contextmanager
+    def _running(self, context: Context) -> Iterator[RequestRecord]:
+        """Record a call and give it its time: its caller's deadline, at most the server's cap."""
+        task = asyncio.current_task()
+        assert task is not None  # grpc.aio runs every handler in a task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        caller_seconds: float | None = context.time_remaining()
+        cap_seconds = self._settings.max_request_seconds
+        with recorded(
+            self._metrics, cap_seconds if caller_seconds is None else min(caller_seconds, cap_seconds)
+        ) as record:
+            yield record

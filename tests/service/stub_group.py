@@ -1,0 +1,182 @@
+"""A group without an accelerator: serves WorkerGroup with canned images. `python -m tests.service.stub_group` runs one.
+
+It stands in for the computation only: its gRPC server, status stream and event stream are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator
+
+import grpc
+
+from pixelpod.server.errors import ErrorInterceptor
+from pixelpod.server.transport import SERVER_OPTIONS, listen
+from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
+
+CHUNK_BYTES = 900_000
+STATUS_SECONDS = 0.2
+EPOCH = 1_700_000_000_000
+
+
+def tiny_model(name: str = "tiny", **limits: object) -> images_pb2.Model:
+    """A model as a group publishes it: three warm buckets, negative prompts and guidance used."""
+    model = images_pb2.Model(
+        name=name,
+        revision="r1",
+        family="sd3",
+        buckets=[
+            images_pb2.Bucket(width=width, height=height, batch_sizes=[1, 2, 4], warm=True)
+            for width, height in ((64, 64), (96, 64), (128, 128))
+        ],
+        limits=images_pb2.Limits(
+            steps=images_pb2.IntegerLimits(minimum=1, maximum=50),
+            guidance_scale=images_pb2.NumberLimits(minimum=0, maximum=20),
+            guidance_used=True,
+            num_images=images_pb2.IntegerLimits(minimum=1, maximum=4),
+            max_sequence_length=images_pb2.IntegerLimits(minimum=64, maximum=256, choices=[64, 256]),
+            max_prompt_bytes=16384,
+            negative_prompt=True,
+            max_pixels=128 * 128 * 3,
+        ),
+        defaults=images_pb2.Defaults(
+            width=64,
+            height=64,
+            num_images=1,
+            steps=4,
+            guidance_scale=7.0,
+            max_sequence_length=64,
+            output_format=images_pb2.OUTPUT_FORMAT_PNG,
+            quality=90,
+        ),
+    )
+    for limit, value in limits.items():
+        setattr(model.limits, limit, value)
+    return model
+
+
+class StubGroup(group_pb2_grpc.WorkerGroupServicer):
+    """One group. Tests set what it does through its attributes, and its status through `publish`."""
+
+    def __init__(self, name: str = "stub", model: images_pb2.Model | None = None) -> None:
+        self.status = group_pb2.GroupStatus(
+            group=name,
+            epoch=EPOCH,
+            state=group_pb2.GROUP_STATE_READY,
+            model=model or tiny_model(),
+            free_slots=8,
+            ranks=1,
+            contract_version=1,
+        )
+        self.address = ""
+        self.image = b"image bytes"
+        self.error: Exception | None = None
+        self.silent = False
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        """Cleared: a request stops after its first step until this is set."""
+        self.warnings: list[images_pb2.Warning] = []
+        self.executed: list[group_pb2.ExecuteRequest] = []
+        self.timeouts: list[float] = []
+        self.stepped = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, port: int = 0) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        group_pb2_grpc.add_WorkerGroupServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{listen(self._server, f'127.0.0.1:{port}')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def publish(self, **changes: object) -> None:
+        """Change fields of the status and send it to all who watch."""
+        for field, value in changes.items():
+            if isinstance(value, images_pb2.Model):
+                self.status.model.CopyFrom(value)
+            else:
+                setattr(self.status, field, value)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def WatchStatus(  # noqa: N802 -- gRPC's name
+        self, request: group_pb2.WatchStatusRequest, context: object
+    ) -> AsyncIterator[group_pb2.GroupStatus]:
+        while True:
+            if not self.silent:
+                yield self.status
+            async with self._changed:
+                try:
+                    async with asyncio.timeout(STATUS_SECONDS):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def Execute(  # noqa: N802 -- gRPC's name
+        self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[images_pb2.GenerateEvent]:
+        self.executed.append(request)
+        self.timeouts.append(context.time_remaining())
+        if self.error is not None:
+            raise self.error
+        try:
+            yield images_pb2.GenerateEvent(accepted=images_pb2.Accepted(request_id=request.request_id))
+            steps = request.parameters.steps
+            for step in range(1, steps + 1):
+                yield images_pb2.GenerateEvent(progress=images_pb2.Progress(step=step, steps=steps))
+                self.stepped.set()
+                await self.go_on.wait()
+            for index in range(request.parameters.num_images):
+                for offset in range(0, len(self.image), CHUNK_BYTES):
+                    data = self.image[offset : offset + CHUNK_BYTES]
+                    chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data)
+                    yield images_pb2.GenerateEvent(image_chunk=chunk)
+            yield images_pb2.GenerateEvent(done=self._done(request))
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.set()
+            raise
+
+    def _done(self, request: group_pb2.ExecuteRequest) -> images_pb2.GenerateResponse:
+        digest = hashlib.sha256(self.image).hexdigest()
+        return images_pb2.GenerateResponse(
+            request_id=request.request_id,
+            images=[
+                images_pb2.Image(
+                    media_type="image/png",
+                    width=request.parameters.width,
+                    height=request.parameters.height,
+                    seed=seed,
+                    index=index,
+                    sha256=digest,
+                    size_bytes=len(self.image),
+                )
+                for index, seed in enumerate(request.parameters.seeds)
+            ],
+            warnings=self.warnings,
+            timings=images_pb2.Timings(queue_seconds=0.5, denoise_seconds=0.25),
+            model=self.status.model.name,
+            revision=self.status.model.revision,
+            group=self.status.group,
+            epoch=self.status.epoch,
+        )
+
+
+async def _serve_forever() -> None:
+    """Serve on any free port and print its address; STUB_HOLD=1 stops every request after its first step."""
+    group = StubGroup("stub-process")
+    if os.environ.get("STUB_HOLD"):
+        group.go_on.clear()
+    await group.start()
+    print(group.address, flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_forever())

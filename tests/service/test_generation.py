@@ -1,0 +1,251 @@
+"""A request from its arrival to its closing event: what is relayed, what is added, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import signal
+import time
+
+import grpc
+import pytest
+
+from pixelpod.server.errors import DeadlinePassed, Overloaded, RequestError, Unavailable, from_call
+from pixelpod.v1 import group_pb2, images_pb2
+from service.generation import generate_events
+from service.groups import Groups
+from service.metrics import FrontendMetrics
+from service.records import recorded
+from tests.service.conftest import PROMPT, WAIT_SECONDS, Client, eventually
+from tests.service.stub_group import EPOCH, StubGroup, tiny_model
+
+NOISE = os.urandom(3 * 1024 * 1024)
+
+
+async def failure(client: Client, deadline_seconds: float = WAIT_SECONDS, **fields: object) -> RequestError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await client.events(deadline_seconds, **fields)
+    return from_call(raised.value)
+
+
+async def test_events_in_order(start_group, start_frontend) -> None:
+    client = await start_frontend(await start_group())
+    events = await client.events(request_id="mine", num_images=2)
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds == ["accepted"] + ["progress"] * 4 + ["image_chunk"] * 2 + ["done"]
+    assert events[0].accepted.request_id == "mine"
+    assert [(event.progress.step, event.progress.steps) for event in events[1:5]] == [(n, 4) for n in (1, 2, 3, 4)]
+
+
+async def test_accepted_tells_position_and_prediction(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.status.model.buckets[0].measured_seconds = 2.0
+    group.status.backlog_seconds, group.status.in_flight = 6.0, 3
+    client = await start_frontend(group)
+    accepted = (await client.events())[0].accepted
+    assert (accepted.position, accepted.predicted_seconds) == (3, 8.0)
+
+
+async def test_done_tells_everything(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.warnings = [images_pb2.Warning(code=images_pb2.WARNING_CODE_PROMPT_TRUNCATED, field="prompt", message="cut")]
+    client = await start_frontend(group)
+    began = time.monotonic()
+    done = (await client.events(negative_prompt="blur", guidance_scale=1.0, num_images=2, seed=0))[-1].done
+    elapsed = time.monotonic() - began
+    assert len(done.request_id) == 32
+    assert (done.model, done.revision, done.group, done.epoch) == ("tiny", "r1", "stub", EPOCH)
+    assert [(image.index, image.seed, image.data) for image in done.images] == [(0, 0, b""), (1, 1, b"")]
+    assert [warning.code for warning in done.warnings] == [
+        images_pb2.WARNING_CODE_NEGATIVE_PROMPT_IGNORED,
+        images_pb2.WARNING_CODE_PROMPT_TRUNCATED,
+    ]
+    assert done.parameters == images_pb2.ResolvedParameters(
+        width=64,
+        height=64,
+        num_images=2,
+        steps=4,
+        guidance_scale=1.0,
+        max_sequence_length=64,
+        seeds=[0, 1],
+        output_format=images_pb2.OUTPUT_FORMAT_PNG,
+        size_policy=images_pb2.SIZE_POLICY_EXACT,
+        priority=images_pb2.PRIORITY_NORMAL,
+        negative_prompt="blur",
+    )
+    assert 0.5 <= done.timings.queue_seconds < 0.5 + elapsed  # the group reported 0.5
+    assert done.timings.denoise_seconds == 0.25
+    assert 0 < done.timings.total_seconds <= elapsed
+
+
+async def test_group_gets_the_resolved_request(start_group, start_frontend) -> None:
+    group = await start_group()
+    client = await start_frontend(group)
+    done = (await client.events(priority=images_pb2.PRIORITY_HIGH))[-1].done
+    assert group.executed == [
+        group_pb2.ExecuteRequest(request_id=done.request_id, model="tiny", prompt=PROMPT, parameters=done.parameters)
+    ]
+    assert done.parameters.priority == images_pb2.PRIORITY_HIGH
+
+
+async def test_twelve_mebibytes_on_a_default_channel(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.image = NOISE
+    client = await start_frontend(group)
+    images: dict[int, bytes] = {}
+    for event in await client.events(num_images=4):
+        if event.HasField("image_chunk"):
+            chunk = event.image_chunk
+            assert chunk.offset == len(images.get(chunk.index, b""))
+            assert len(chunk.data) < 1024 * 1024
+            images[chunk.index] = images.get(chunk.index, b"") + chunk.data
+    assert sum(map(len, images.values())) == 12 * 1024 * 1024
+    assert {hashlib.sha256(data).digest() for data in images.values()} == {hashlib.sha256(NOISE).digest()}
+
+
+async def test_group_dies_in_the_middle(start_group, start_frontend, start_process) -> None:
+    process = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
+    address = (await asyncio.to_thread(process.stdout.readline)).strip()
+    client = await start_frontend(address)
+    call = client.images.GenerateStream(client.request())
+    assert (await call.read()).HasField("accepted")
+    assert (await call.read()).HasField("progress")
+    process.send_signal(signal.SIGKILL)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call.read()
+    error = from_call(raised.value)
+    assert isinstance(error, Unavailable)
+    assert (error.reason, error.retry_after_seconds) == ("GROUP_LOST", 1)
+    # From now on the model is known, but nobody serves it.
+    await eventually(lambda: not any(group.ready for group in client.frontend.groups))
+    assert (await failure(client)).reason == "GROUPS_NOT_READY"
+
+
+async def test_group_ends_the_stream_without_done(start_group, start_frontend) -> None:
+    group: StubGroup = await start_group()
+
+    async def break_off(request: object, context: object):
+        yield images_pb2.GenerateEvent(progress=images_pb2.Progress(step=1, steps=4))
+
+    await group.stop()
+    group.Execute = break_off
+    await group.start()
+    client = await start_frontend(group)
+    error = await failure(client)
+    assert isinstance(error, Unavailable)
+    assert error.reason == "GROUP_LOST"
+
+
+async def test_loading_group_takes_nothing_whatever_is_asked(start_group, start_frontend) -> None:
+    """A loading group does not know yet whether its model takes a negative prompt."""
+    group = await start_group(model=tiny_model(negative_prompt=False))
+    group.status.state = group_pb2.GROUP_STATE_LOADING
+    client = await start_frontend(group, ready=False)
+    await eventually(lambda: client.frontend.groups.models != {})
+    error = await failure(client, negative_prompt="blur")
+    assert isinstance(error, Unavailable)
+    assert (error.reason, error.retry_after_seconds) == ("GROUPS_NOT_READY", 5)
+    assert "its groups are: loading" in error.message
+    assert not group.executed
+
+
+async def test_group_refusal_is_passed_on(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.error = Overloaded("queue full", reason="QUEUE_FULL", retry_after_seconds=2.5)
+    client = await start_frontend(group)
+    error = await failure(client)
+    assert isinstance(error, Overloaded)
+    assert (error.message, error.reason, error.retry_after_seconds) == ("queue full", "QUEUE_FULL", 2.5)
+
+
+async def test_cancel_reaches_the_group(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    client = await start_frontend(group)
+    call = client.images.GenerateStream(client.request())
+    await asyncio.wait_for(group.stepped.wait(), WAIT_SECONDS)
+    call.cancel()
+    await asyncio.wait_for(group.cancelled.wait(), 1)
+    await eventually(lambda: client.in_flight == 0)
+
+
+async def test_cancel_of_a_caller_that_reads_nothing_reaches_the_group(start_group, start_frontend) -> None:
+    """The frontend is blocked in sending when the cancel comes."""
+    group = await start_group()
+    group.image = NOISE * 8
+    client = await start_frontend(group)
+    call = client.images.GenerateStream(client.request())
+    while not (await call.read()).HasField("image_chunk"):
+        pass
+    await asyncio.sleep(0.3)  # until the transport's windows are full
+    assert not group.cancelled.is_set()
+    call.cancel()
+    await asyncio.wait_for(group.cancelled.wait(), 1)
+    await eventually(lambda: client.in_flight == 0)
+
+
+async def test_deadline_of_the_caller_reaches_the_group(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    client = await start_frontend(group)
+    began = time.monotonic()
+    assert isinstance(await failure(client, deadline_seconds=0.4), DeadlinePassed)
+    assert time.monotonic() - began < 1
+    await asyncio.wait_for(group.cancelled.wait(), 1)
+    assert group.timeouts == [pytest.approx(0.4, abs=0.1)]
+
+
+async def test_cap_applies_without_a_deadline(start_group, start_frontend) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    client = await start_frontend(group, max_request_seconds=0.5)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await client.generate(deadline_seconds=None)
+    error = from_call(raised.value)
+    assert isinstance(error, DeadlinePassed)
+    assert "ran out after 0.5 s" in error.message
+    assert group.timeouts == [pytest.approx(0.5, abs=0.1)]
+
+
+async def test_cap_applies_to_longer_deadlines(start_group, start_frontend) -> None:
+    group = await start_group()
+    client = await start_frontend(group, max_request_seconds=5)
+    await client.generate(deadline_seconds=3600)
+    assert group.timeouts == [pytest.approx(5, abs=0.5)]
+
+
+async def test_a_millisecond_is_never_dispatched(start_group, start_frontend) -> None:
+    group = await start_group()
+    client = await start_frontend(group)
+    for _ in range(20):
+        assert isinstance(await failure(client, deadline_seconds=0.001), DeadlinePassed)
+    await client.generate()
+    assert len(group.executed) == 1
+
+
+async def test_expired_request_is_never_dispatched(start_group) -> None:
+    group = await start_group()
+    groups = Groups([group.address], 5.0, lambda: None)
+    groups.start()
+    await eventually(lambda: groups.any_ready)
+    with pytest.raises(DeadlinePassed, match="ran out after"), recorded(FrontendMetrics(), 0.001) as record:
+        async for _ in generate_events(images_pb2.GenerateRequest(prompt="x"), groups, record):
+            pass
+    await groups.close()
+    assert not group.executed
+
+
+async def test_log_has_one_line_without_the_prompt(start_group, start_frontend, caplog) -> None:
+    client = await start_frontend(await start_group())
+    with caplog.at_level(logging.DEBUG):
+        await client.events(request_id="log-1")
+        await failure(client, request_id="log-2", steps=0)
+        await eventually(lambda: client.in_flight == 0)
+    lines = [record for record in caplog.records if record.message == "request ended"]
+    assert [(line.request_id, line.model, line.code) for line in lines] == [
+        ("log-1", "tiny", "OK"),
+        ("log-2", "tiny", "INVALID_ARGUMENT"),
+    ]
+    assert all(PROMPT not in str(vars(record)) for record in caplog.records)

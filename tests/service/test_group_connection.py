@@ -1,0 +1,232 @@
+"""A connection follows its group through its life, and ends its requests when the group is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pixelpod.server.errors import DeadlinePassed, InvalidRequest, Overloaded, RequestError, Unavailable
+from pixelpod.v1 import group_pb2, images_pb2
+from service.group_connection import Availability, GroupConnection
+from tests.service.conftest import WAIT_SECONDS, eventually
+from tests.service.stub_group import StubGroup, tiny_model
+
+REQUEST = group_pb2.ExecuteRequest(
+    request_id="r", model="tiny", prompt="x", parameters=images_pb2.ResolvedParameters(num_images=1, steps=4, seeds=[1])
+)
+
+
+@asynccontextmanager
+async def connected(address: str, silent_seconds: float = 5.0) -> AsyncIterator[GroupConnection]:
+    """Watch a group for the time of the block; begin when its first status is there."""
+    connection = GroupConnection(address, silent_seconds, lambda: None)
+    watch = asyncio.create_task(connection.watch())
+    try:
+        await eventually(lambda: connection.availability is not Availability.GONE)
+        yield connection
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await connection.close()
+
+
+async def executed(
+    connection: GroupConnection, timeout_seconds: float = WAIT_SECONDS
+) -> list[images_pb2.GenerateEvent]:
+    events = connection.execute(REQUEST, timeout_seconds)
+    return [images_pb2.GenerateEvent.FromString(encoded) async for encoded in events]
+
+
+@pytest.mark.parametrize(
+    ("state", "availability"),
+    [
+        (group_pb2.GROUP_STATE_LOADING, Availability.LOADING),
+        (group_pb2.GROUP_STATE_WARMING, Availability.WARMING),
+        (group_pb2.GROUP_STATE_READY, Availability.READY),
+        (group_pb2.GROUP_STATE_DRAINING, Availability.DRAINING),
+    ],
+)
+async def test_state(start_group, state: int, availability: Availability) -> None:
+    group = await start_group()
+    group.status.state = state
+    async with connected(group.address) as connection:
+        assert connection.availability is availability
+        assert connection.ready == (availability is Availability.READY)
+        assert connection.model == group.status.model
+
+
+async def test_change_is_reported_once_per_change(start_group) -> None:
+    group = await start_group()
+    changes: list[Availability] = []
+    connection = GroupConnection(group.address, 5.0, lambda: changes.append(connection.availability))
+    watch = asyncio.create_task(connection.watch())
+    await eventually(lambda: connection.ready)
+    await group.publish(backlog_seconds=3.5)
+    await eventually(lambda: connection.backlog_seconds == 3.5)
+    await group.publish(state=group_pb2.GROUP_STATE_DRAINING)
+    await eventually(lambda: connection.availability is Availability.DRAINING)
+    await group.publish(model=tiny_model("other"))
+    await eventually(lambda: connection.model.name == "other")
+    watch.cancel()
+    await connection.close()
+    assert changes == [Availability.READY, Availability.DRAINING, Availability.DRAINING]
+
+
+async def test_other_contract_version_is_not_used_and_logged_once(start_group, caplog) -> None:
+    group = await start_group()
+    group.status.contract_version = 2
+    with caplog.at_level(logging.INFO, "service"):
+        async with connected(group.address) as connection:
+            assert connection.availability is Availability.INCOMPATIBLE
+            assert connection.model is None
+            await group.publish(backlog_seconds=1)
+            await eventually(lambda: connection.backlog_seconds == 1)
+    (line,) = [record for record in caplog.records if getattr(record, "state", "") == "incompatible"]
+    assert line.contract_version == 2
+
+
+async def test_restarted_group_is_found_again_within_seconds(start_group) -> None:
+    group = await start_group()
+    async with connected(group.address) as connection:
+        await group.stop()
+        await eventually(lambda: connection.availability is Availability.GONE)
+        assert connection.model == tiny_model()  # it is expected back
+        await start_group("again", port=int(group.address.rpartition(":")[2]))
+        began = time.monotonic()
+        await eventually(lambda: connection.ready)
+        assert connection.name == "again"
+        assert time.monotonic() - began < 3
+
+
+async def test_silent_group_is_gone(start_group) -> None:
+    group = await start_group()
+    async with connected(group.address, silent_seconds=1.0) as connection:
+        group.silent = True
+        began = time.monotonic()
+        await eventually(lambda: connection.availability is Availability.GONE)
+        assert 0.5 < time.monotonic() - began < 2
+        group.silent = False
+        await eventually(lambda: connection.ready)
+
+
+async def test_expected_work_counts_until_it_ends_or_is_reported(start_group) -> None:
+    group = await start_group()
+    group.status.backlog_seconds, group.status.in_flight = 10, 2
+    async with connected(group.address) as connection:
+        watched = connection.backlog_seconds, connection.requests_ahead
+        assert watched == (10, 2)
+        with connection.expecting(5):
+            assert (connection.backlog_seconds, connection.requests_ahead) == (15, 3)
+        assert (connection.backlog_seconds, connection.requests_ahead) == (10, 2)
+        with connection.expecting(5):
+            await group.publish(backlog_seconds=15, in_flight=3)
+            await eventually(lambda: (connection.backlog_seconds, connection.requests_ahead) == (15, 3))
+
+
+async def test_events_of_a_request(start_group) -> None:
+    group = await start_group()
+    async with connected(group.address) as connection:
+        events = await executed(connection)
+    assert [event.WhichOneof("event") for event in events] == ["accepted"] + ["progress"] * 4 + ["image_chunk", "done"]
+    assert events[-2].image_chunk.data == group.image
+    assert group.executed == [REQUEST]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("steps", "too many"),
+        Overloaded("queue full", reason="QUEUE_FULL", retry_after_seconds=2.5),
+        Unavailable("draining", reason="DRAINING", retry_after_seconds=1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_errors_of_a_group_come_back_as_they_were(start_group, error: RequestError) -> None:
+    group = await start_group()
+    group.error = error
+    async with connected(group.address) as connection:
+        with pytest.raises(type(error)) as raised:
+            await executed(connection)
+    assert vars(raised.value) == vars(error)
+
+
+async def test_deadline_ends_the_computation(start_group) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    async with connected(group.address) as connection:
+        with pytest.raises(DeadlinePassed):
+            await executed(connection, timeout_seconds=0.3)
+        await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
+
+
+async def test_closing_the_events_cancels_the_computation(start_group) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    async with connected(group.address) as connection:
+        events = connection.execute(REQUEST, WAIT_SECONDS)
+        await anext(events)
+        await events.aclose()
+        await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
+
+
+async def test_cancelled_caller_is_no_lost_group(start_group) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    async with connected(group.address) as connection:
+        task = asyncio.create_task(executed(connection))
+        await asyncio.wait_for(group.stepped.wait(), WAIT_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
+
+
+async def test_cut_requests_end_as_unavailable(start_group) -> None:
+    group = await start_group()
+    group.go_on.clear()
+    async with connected(group.address) as connection:
+        task = asyncio.create_task(executed(connection))
+        await asyncio.wait_for(group.stepped.wait(), WAIT_SECONDS)
+        connection.cut_requests("the reason why", "CUT")
+        with pytest.raises(Unavailable) as lost:
+            await task
+        assert (lost.value.message, lost.value.reason) == ("the reason why", "CUT")
+        await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+async def test_requests_of_a_dead_or_stuck_process_end_within_seconds(start_process, number: signal.Signals) -> None:
+    process: subprocess.Popen[str] = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
+    assert process.stdout is not None
+    address = (await asyncio.to_thread(process.stdout.readline)).strip()
+    async with connected(address, silent_seconds=1.0) as connection:
+        events = connection.execute(REQUEST, WAIT_SECONDS)
+        await anext(events)
+        await anext(events)  # the first step
+        began = time.monotonic()
+        process.send_signal(number)
+        with pytest.raises(Unavailable, match=r"group stub-process (was lost|fell silent)") as lost:
+            await anext(events)
+        assert time.monotonic() - began < 3
+        assert lost.value.retry_after_seconds == 1
+        await eventually(lambda: connection.availability is Availability.GONE)
+
+
+async def test_unwatched_group_is_gone() -> None:
+    connection = GroupConnection("127.0.0.1:1", 5.0, lambda: None)
+    assert connection.availability is Availability.GONE
+    assert connection.name == "127.0.0.1:1"
+    await connection.close()
+
+
+def test_stub_is_a_whole_group() -> None:
+    """The stand-in serves every method of the contract."""
+    service = group_pb2.DESCRIPTOR.services_by_name["WorkerGroup"]
+    assert all(method.name in vars(StubGroup) for method in service.methods)
