@@ -1,14 +1,15 @@
 """The model file: one YAML document that says which model a group serves, how, and within which limits.
 
-Unknown or mistyped keys are refused by name, so that a typing error never turns into a silent default.
+Unknown, mistyped and repeated keys are refused by name, so that a typing error never turns into a silent default.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -40,6 +41,14 @@ class Execution(StrEnum):
     COMPILED = "compiled"
 
 
+class CompileScope(StrEnum):
+    """What execution `compiled` compiles."""
+
+    TRANSFORMER = "transformer"
+    REPEATED_BLOCKS = "repeated_blocks"
+    ALL = "all"
+
+
 PositiveInt = Annotated[int, Field(ge=1)]
 Dtype = Literal["float32", "bfloat16", "float16"]
 OutputFormatName = Literal["PNG", "JPEG", "WEBP"]
@@ -61,8 +70,7 @@ class Bucket(_Section):
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
-        if list(self.batch_sizes) != sorted(set(self.batch_sizes)):
-            raise ValueError("batch_sizes must be ascending without repeats")
+        _require_ascending("batch_sizes", self.batch_sizes)
         return self
 
     def padded_batch_size(self, images: int) -> int:
@@ -73,8 +81,8 @@ class Bucket(_Section):
 class IntegerRange(_Section):
     """Inclusive bounds of a whole number."""
 
-    min: int = 1
-    max: int
+    min: PositiveInt = 1
+    max: PositiveInt
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -91,8 +99,8 @@ class NumberRange(_Section):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min <= self.max):
-            raise ValueError("min and max must be finite, min not above max")
+        if not (math.isfinite(self.max) and 0 <= self.min <= self.max):
+            raise ValueError("min and max must be finite, 0 or more, min not above max")
         return self
 
 
@@ -109,6 +117,11 @@ class Limits(_Section):
     """Prompt lengths served, in tokens of the long text encoder; each is a static shape of its own."""
     max_prompt_bytes: PositiveInt = 16384
     """Bytes of the prompt, and of the negative prompt, in UTF-8."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        _require_ascending("max_sequence_lengths", self.max_sequence_lengths)
+        return self
 
 
 class Defaults(_Section):
@@ -141,6 +154,8 @@ class ModelFile(_Section):
     """How the model lies on devices."""
     execution: Annotated[Execution, Field(strict=False)] = Execution.EAGER
     """How operators run."""
+    compile_scope: Annotated[CompileScope, Field(strict=False)] = CompileScope.TRANSFORMER
+    """What `compiled` compiles: the transformer, its repeated blocks, or text encoders and VAE decoder too."""
     buckets: tuple[Bucket, ...] = Field(min_length=1, strict=False)
     """The sizes served."""
     limits: Limits
@@ -166,6 +181,8 @@ class ModelFile(_Section):
             raise ValueError("defaults.num_images must be within limits.num_images")
         if defaults.max_sequence_length not in limits.max_sequence_lengths:
             raise ValueError("defaults.max_sequence_length must be one of limits.max_sequence_lengths")
+        if "text_encoder_out_layers" in self.model_fields_set and self.family is not FamilyName.FLUX2:
+            raise ValueError("text_encoder_out_layers is for family flux2 only")
         return self
 
     def bucket(self, width: int, height: int) -> Bucket | None:
@@ -180,11 +197,11 @@ def load_model_file(file: Path) -> ModelFile:
         ModelRefused: if the file is missing, is no YAML, or breaks the schema; the message names file and key.
     """
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
     except OSError as error:
         raise ModelRefused(f"model file {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ModelRefused(f"model file {file} is no YAML: {error}") from error
+        raise ModelRefused(f"model file {file} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise ModelRefused(f"model file {file}: a mapping of keys is expected")
     try:
@@ -194,11 +211,31 @@ def load_model_file(file: Path) -> ModelFile:
     return model.model_copy(update={"path": (file.parent / model.path).resolve()})
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses repeated keys, of which YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(problem=f"key {key} is repeated", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _require_ascending(key: str, values: Sequence[int]) -> None:
+    if list(values) != sorted(set(values)):
+        raise ValueError(f"{key} must be ascending without repeats")
+
+
 def _explain(error: ValidationError) -> str:
     """Return one line that names every key at fault, without pydantic's links."""
-    faults = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        key = ".".join(str(part) for part in fault["loc"]) or "document"
-        unknown = fault["type"] == "extra_forbidden"
-        faults.append(f"{key}: unknown key" if unknown else f"{key}: {fault['msg']}")
-    return "; ".join(faults)
+    faults = {fault["loc"]: fault for fault in error.errors(include_url=False, include_context=False)}
+    explained = []
+    for location, fault in faults.items():
+        # A list with bad items is also found too short: tell of the items only.
+        if any(other[: len(location)] == location for other in faults if other != location):
+            continue
+        key = ".".join(str(part) for part in location)
+        message = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
+        explained.append(f"{key}: {message}" if key else message)
+    return "; ".join(explained)
