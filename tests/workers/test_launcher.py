@@ -1,0 +1,59 @@
+"""What a launcher refuses before it starts anything. tests/e2e starts whole groups."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pixelpod.server.transport import AddressInUse
+from workers.errors import ModelRefused
+from workers.launcher import launch
+from workers.model_file import FamilyName
+from workers.settings import GroupSettings
+
+NONE_TAKEN = {"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        pytest.fail("a world was started")
+
+    monkeypatch.setattr("workers.launcher._run_world", fail)
+
+
+@pytest.mark.parametrize("taken", ["listen", "metrics"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_addresses_in_use(tiny_model_file: Callable[[FamilyName], Path], taken: str, host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{host}:{server.getsockname()[1]}"
+        settings = GroupSettings(model=tiny_model_file(FamilyName.SD3), **NONE_TAKEN | {taken: address})
+        with pytest.raises(AddressInUse, match=f"cannot listen on {address}"):
+            launch(settings)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:7861", "no-such-host.invalid:7861"])
+def test_addresses_that_are_none_of_this_machine(tiny_model_file: Callable[[FamilyName], Path], address: str) -> None:
+    settings = GroupSettings(model=tiny_model_file(FamilyName.SD3), **NONE_TAKEN | {"listen": address})
+    with pytest.raises(AddressInUse, match=f"cannot listen on {address}"):
+        launch(settings)
+
+
+def test_models_that_cannot_be_served(tiny_model_file: Callable[[FamilyName], Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelRefused, match=r"nowhere\.yaml"):
+        launch(GroupSettings(model=tmp_path / "nowhere.yaml", **NONE_TAKEN))
+    with pytest.raises(ModelRefused, match="sd3"):
+        launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), ranks=2, **NONE_TAKEN))
+    with pytest.raises(ModelRefused, match="1, 2"):
+        launch(GroupSettings(model=tiny_model_file(FamilyName.FLUX2), ranks=5, **NONE_TAKEN))
+
+
+def test_refusing_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import workers.launcher, workers.rank; print('imported')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "imported", result.stderr

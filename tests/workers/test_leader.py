@@ -1,0 +1,256 @@
+"""The leader with a real model in a world of one rank: requests in, images out, and what a failure costs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import distributed as dist
+
+from pixelpod.server.errors import ComputationFailed, DeadlinePassed, RequestError
+from pixelpod.v1 import group_pb2, images_pb2
+from tests.workers.computing import Picture, compute, load_single
+from tests.workers.models import make_request
+from workers.batch import BatchAborted, BatchRunner
+from workers.batching import split_into_batches
+from workers.compiles import CompileTracker
+from workers.control import ControlChannel
+from workers.devices import device_named
+from workers.families import Family
+from workers.leader import Leader, lead_batch
+from workers.metrics import GroupMetrics
+from workers.model_file import Bucket, FamilyName, ModelFile
+from workers.queue import RequestQueue
+from workers.request import AcceptedRequest
+from workers.status import StatusBoard
+
+SEQUENCE_LENGTH = 64
+PROMPT = "城の上の月 🌙\nlook up"
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[ControlChannel]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield ControlChannel(timeout_seconds=60)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def family(tiny_model: Callable[[FamilyName], ModelFile]) -> Family:
+    """Return a model whose larger requests take several batches."""
+    return load_single(tiny_model(FamilyName.SD3), buckets=(Bucket(width=64, height=64, batch_sizes=(1, 2)),))
+
+
+@pytest.fixture(scope="module")
+def runner(family: Family) -> Iterator[BatchRunner]:
+    with CompileTracker() as compiles:
+        yield BatchRunner(family, device_named("cpu"), compiles, decodes=True)
+
+
+@dataclass
+class Led:
+    """A leader that runs on a thread of its own until its queue is closed."""
+
+    leader: Leader
+    queue: RequestQueue
+    metrics: GroupMetrics
+    bucket: Bucket
+
+    def put(self, seconds: float = 60.0, **changes: Any) -> AcceptedRequest:
+        message = make_request(
+            **{"model": "tiny-sd3", "prompt": PROMPT, "steps": 2, "max_sequence_length": SEQUENCE_LENGTH} | changes
+        )
+        batches = split_into_batches(message, self.bucket)
+        request = AcceptedRequest(message, batches, time.monotonic() + seconds, 1.0, asyncio.get_running_loop())
+        self.queue.put(request)
+        return request
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"pixelpod_group_{name}", labels) or 0
+
+
+@pytest.fixture
+async def led(channel: ControlChannel, runner: BatchRunner) -> AsyncIterator[Led]:
+    model, queue = runner.family.model, RequestQueue(8, 32)
+    metrics = GroupMetrics(model, queue, StatusBoard("group-a", model, 1, 1, queue))
+    identity = images_pb2.GenerateResponse(model=model.name, revision=model.revision, group="group-a", epoch=99)
+    leader = Leader(channel, runner, queue, metrics, identity, heartbeat_seconds=0.05, encoding_threads=2)
+    thread = threading.Thread(target=leader.run)
+    thread.start()
+    yield Led(leader, queue, metrics, model.buckets[0])
+    queue.close()
+    await asyncio.to_thread(thread.join, 30)
+    assert not thread.is_alive()
+
+
+@dataclass
+class Answer:
+    """What a caller got."""
+
+    files: list[bytes] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    done: images_pb2.GenerateResponse = field(default_factory=images_pb2.GenerateResponse)
+
+
+async def answer_to(request: AcceptedRequest) -> Answer:
+    answer = Answer()
+    async for event in request.events():
+        match event.WhichOneof("event"):
+            case "progress":
+                answer.steps.append(event.progress.step)
+            case "image_chunk":
+                assert event.image_chunk.index == len(answer.files)
+                answer.files.append(event.image_chunk.data)
+            case "done":
+                answer.done = event.done
+    return answer
+
+
+async def failure_of(request: AcceptedRequest) -> RequestError:
+    with pytest.raises(RequestError) as failure:
+        await answer_to(request)
+    return failure.value
+
+
+def open_image(file: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(file))
+    image.load()
+    return image
+
+
+async def test_images_of_several_batches_come_in_order_with_all_they_tell(led: Led, family: Family) -> None:
+    seeds = [11, 0, 2**64 - 1]
+    answer = await answer_to(led.put(seeds=seeds, guidance_scale=3.0, negative_prompt="rain"))
+
+    def picture(seed: int) -> Picture:
+        return Picture(PROMPT, "rain", seed, steps=2, guidance_scale=3.0)
+
+    _, first = compute(family, [picture(seed) for seed in seeds[:2]])
+    _, rest = compute(family, [picture(seeds[2])])
+    for file, expected in zip(answer.files, [*first, *rest], strict=True):
+        assert (np.asarray(open_image(file)) == expected).all()
+
+    assert answer.steps[-1] == 4, "two batches of two steps"
+    done = answer.done
+    assert (done.request_id, done.model, done.revision) == ("r-1", "tiny-sd3", "random-0")
+    assert (done.group, done.epoch) == ("group-a", 99)
+    assert [image.seed for image in done.images] == seeds
+    assert [image.sha256 for image in done.images] == [hashlib.sha256(file).hexdigest() for file in answer.files]
+    assert open_image(answer.files[2]).text == {
+        "prompt": PROMPT,
+        "negative_prompt": "rain",
+        "seed": str(2**64 - 1),
+        "steps": "2",
+        "guidance_scale": "3.0",
+        "max_sequence_length": "64",
+        "size": "64x64",
+        "model": "tiny-sd3",
+        "revision": "random-0",
+    }
+    assert led.sample("batch_size_count") == 2
+    assert led.sample("batch_size_sum") == 3
+    assert led.sample("stage_seconds_count", stage="image_encode") == 3
+
+
+async def test_what_was_cut_is_told_once(led: Led) -> None:
+    long = "very long " * 60
+    answer = await answer_to(led.put(prompt=long, negative_prompt=long, guidance_scale=5.0, seeds=[1, 2]))
+    fields = [warning.field for warning in answer.done.warnings]
+    assert fields.count("prompt") == fields.count("negative_prompt") == 3, "two CLIP encoders and T5"
+    assert all(warning.code == images_pb2.WARNING_CODE_PROMPT_TRUNCATED for warning in answer.done.warnings)
+
+
+async def test_values_that_are_not_finite_fail_their_request_alone(led: Led, family: Family) -> None:
+    bias = family.pipeline.vae.decoder.conv_out.bias
+    before = bias.detach().clone()
+    with torch.no_grad():
+        bias.fill_(float("nan"))
+    try:
+        failure = await failure_of(led.put())
+    finally:
+        with torch.no_grad():
+            bias.copy_(before)
+    assert isinstance(failure, ComputationFailed)
+    assert failure.reason == "NOT_FINITE"
+    assert led.sample("not_finite_total") == 1
+    assert len((await answer_to(led.put())).files) == 1
+
+
+@pytest.mark.parametrize("stage", ["encode", "start", "step", "decode"])
+async def test_an_error_in_any_stage_fails_its_request_alone(
+    led: Led, family: Family, stage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError(f"no memory for {arguments[0]}" if stage == "encode" else "no memory")
+
+    monkeypatch.setattr(family, stage, fail)
+    failure = await failure_of(led.put())
+    assert (type(failure), failure.reason) == (ComputationFailed, "COMPUTATION_FAILED")
+    assert "in fail" in caplog.text, "the log tells where"
+    assert "月" not in caplog.text + failure.message
+    monkeypatch.undo()
+    assert len((await answer_to(led.put())).files) == 1
+
+
+@asynccontextmanager
+async def counted_steps(family: Family, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
+    """Count denoising steps, and those since."""
+    steps: list[int] = []
+    step = family.step
+
+    def count(denoising: Any) -> None:
+        steps.append(denoising.step)
+        step(denoising)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(family, "step", count)
+        yield steps
+
+
+async def test_abandoned_it_stops_at_the_next_boundary_and_is_never_decoded(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted_steps(family, monkeypatch) as steps:
+        request = led.put(steps=50)
+        events = request.events()
+        while (event := await anext(events)).progress.step < 2:
+            pass
+        request.abandon()
+        seen = len(steps)
+        await failure_of(request)
+        assert event.progress.steps == 50
+        assert len(steps) <= seen + 2
+    assert led.sample("stage_seconds_count", stage="decode") == 0
+
+
+async def test_past_its_deadline_it_stops(led: Led, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counted_steps(family, monkeypatch) as steps:
+        assert isinstance(await failure_of(led.put(steps=50, seconds=0.15)), DeadlinePassed)
+        next_one = led.put(steps=1)
+        assert len((await answer_to(next_one)).files) == 1
+        assert len(steps) < 50
+
+
+def test_an_aborted_batch_tells_what_this_rank_met(channel: ControlChannel, runner: BatchRunner) -> None:
+    message = make_request(max_sequence_length=SEQUENCE_LENGTH)
+    (batch,) = split_into_batches(message, runner.family.model.bucket(64, 64))
+    with pytest.raises(BatchAborted) as aborted:
+        lead_batch(channel, runner, batch, wanted=lambda: False)
+    assert aborted.value.error is None
+    result = lead_batch(channel, runner, group_pb2.RunBatch.FromString(batch.SerializeToString()))
+    assert result.pixels is not None
+    assert result.pixels.shape == (1, 64, 64, 3)
+    seconds = result.seconds
+    assert min(seconds.encode, seconds.denoise, seconds.decode) > 0
+    assert seconds.compile == 0

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from workers.settings import GroupSettings
+
+
+def test_ranks_read_the_same_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = GroupSettings(model=Path("models/a b.yaml"), ranks=4, metrics=None, drain_seconds=2.5, name="blue")
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert GroupSettings() == settings
+
+
+def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIXELPOD_GROUP_RANKS", "2")
+    monkeypatch.setenv("PIXELPOD_GROUP_QUEUE_LIMIT", "3")
+    settings = GroupSettings(model=Path("m.yaml"), ranks=8)
+    assert (settings.ranks, settings.queue_limit) == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ranks", 0),
+        ("device", "gpu"),
+        ("listen", "localhost"),
+        ("listen", "127.0.0.1:65536"),
+        ("queue_limit", 0),
+        ("drain_seconds", float("inf")),
+        ("max_request_seconds", 0),
+        ("control_timeout_seconds", 9.9),
+        ("metrics", "127.0.0.1:7861"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=name):
+        GroupSettings(model=Path("m.yaml"), **{name: value})
+
+
+def test_every_setting_is_documented() -> None:
+    assert [name for name, field in GroupSettings.model_fields.items() if not field.description] == []

@@ -1,0 +1,193 @@
+"""One batch, computed the same way on every rank, with a boundary after each stage and each denoising step."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pixelpod.v1 import group_pb2
+from workers.boundary import NO_PART, Boundary, outcome_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from workers.compiles import CompileTracker
+    from workers.devices import Device
+    from workers.families import Conditioning, Family
+
+logger = logging.getLogger(__name__)
+
+Stage = Literal["encode", "denoise", "decode"]
+_COMPONENTS: dict[Stage, str] = {"encode": "text_encoder", "denoise": "transformer", "decode": "vae"}
+
+T = TypeVar("T")
+
+
+class BatchAborted(Exception):
+    """The ranks gave a batch up together.
+
+    Args:
+        error: What this rank met; None where the batch was given up because nobody waits for it.
+    """
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__(f"batch given up: {type(error).__name__ if error else 'nobody waits for it'}")
+        self.error = error
+
+
+@dataclass
+class StageSeconds:
+    """Where a batch's time went, in seconds."""
+
+    encode: float = 0.0
+    denoise: float = 0.0
+    decode: float = 0.0
+    compile: float = 0.0
+    """Within the others."""
+
+
+@dataclass(frozen=True)
+class SlotNotes:
+    """What a slot's encoders did not read, one sentence an encoder, without prompt text."""
+
+    prompt: tuple[str, ...]
+    negative_prompt: tuple[str, ...]
+
+
+@dataclass
+class BatchResult:
+    """What came out of a batch."""
+
+    pixels: np.ndarray[Any, Any] | None
+    """(slots, height, width, 3) uint8, without the padding; None on ranks that don't decode."""
+    notes: list[SlotNotes]
+    """One for each slot."""
+    seconds: StageSeconds
+
+
+class BatchRunner:
+    """Computes batches on this rank.
+
+    Args:
+        family: The loaded model.
+        device: Where it lies.
+        compiles: Told for what a compile is paid.
+        decodes: Whether this rank turns latents into pixels. Rank 0 does; the others have no part in that.
+    """
+
+    def __init__(self, family: Family, device: Device, compiles: CompileTracker, decodes: bool) -> None:
+        self.family = family
+        self._device = device
+        self._compiles = compiles
+        self._decodes = decodes
+
+    def run(
+        self, batch: group_pb2.RunBatch, boundary: Boundary, on_step: Callable[[int], None] = lambda step: None
+    ) -> BatchResult:
+        """Compute `batch`, going past each boundary together with the other ranks.
+
+        Args:
+            batch: What to compute.
+            boundary: Where this rank meets the others.
+            on_step: Told the number of steps done, after each.
+
+        Raises:
+            BatchAborted: if rank 0 decided to give the batch up.
+            WorldBroken: if the ranks no longer work together.
+        """
+        attempt = _Attempts(batch, boundary, self._device, self._compiles)
+        compiled_before = self._compiles.seconds()
+        try:
+            positives, negatives = attempt("encode", lambda: self._encode(batch))
+            denoising = attempt("denoise", lambda: self.family.start(batch, positives, negatives))
+            for step in range(1, batch.steps + 1):
+                attempt("denoise", lambda: self.family.step(denoising))
+                on_step(step)
+            pixels = None
+            if self._decodes:
+                pixels = attempt("decode", lambda: self.family.decode(denoising))
+            else:
+                attempt.nothing()
+        except BatchAborted:
+            self.family.release()
+            raise
+        attempt.seconds.compile = self._compiles.seconds() - compiled_before
+        return BatchResult(
+            pixels=None if pixels is None else pixels[: len(batch.slots)],
+            notes=_notes(positives, negatives),
+            seconds=attempt.seconds,
+        )
+
+    def _encode(self, batch: group_pb2.RunBatch) -> tuple[list[Conditioning], list[Conditioning] | None]:
+        """Encode every slot's prompt, and its negative prompt where guidance has a pass of its own."""
+        encoded: dict[str, Conditioning] = {}
+
+        def encode(prompt: str) -> Conditioning:
+            if prompt not in encoded:
+                encoded[prompt] = self.family.encode(prompt, batch.max_sequence_length)
+            return encoded[prompt]
+
+        positives = [encode(slot.prompt) for slot in batch.slots]
+        if not self.family.uses_guidance_pass(batch.guidance_scale):
+            return positives, None
+        return positives, [encode(slot.negative_prompt) for slot in batch.slots]
+
+
+class _Attempts:
+    """Runs parts of one batch: each is tried, timed, and followed by a boundary."""
+
+    def __init__(
+        self,
+        batch: group_pb2.RunBatch,
+        boundary: Boundary,
+        device: Device,
+        compiles: CompileTracker,
+    ) -> None:
+        self.seconds = StageSeconds()
+        self._bucket = f"{batch.width}x{batch.height}"
+        self._boundary = boundary
+        self._device = device
+        self._compiles = compiles
+
+    def __call__(self, stage: Stage, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns, once all ranks may go on."""
+        started = time.monotonic()
+        error: Exception | None = None
+        try:
+            with self._compiles.at(_COMPONENTS[stage], self._bucket):
+                result = compute()
+                # Asynchronous devices fail, and finish, only here.
+                self._device.synchronize()
+        except Exception as failure:  # noqa: BLE001 -- whatever it is, the ranks decide together what it means
+            error = failure
+        setattr(self.seconds, stage, getattr(self.seconds, stage) + time.monotonic() - started)
+        if error is not None:
+            _log_failure(stage, error)
+        self._meet(outcome_of(error), error)
+        return result
+
+    def nothing(self) -> None:
+        """Have no part in a stage, but meet the others after it."""
+        self._meet(NO_PART, None)
+
+    def _meet(self, outcome: int, error: Exception | None) -> None:
+        if self._boundary.agree(outcome) != group_pb2.VERDICT_CONTINUE:
+            raise BatchAborted(error)
+
+
+def _log_failure(stage: Stage, error: Exception) -> None:
+    """Explain a failure. Where prompts are read, libraries may quote them in their messages: there only the place."""
+    if stage == "encode":
+        place = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("encode failed on this rank with %s at\n%s", type(error).__name__, place)
+    else:
+        logger.error("%s failed on this rank", stage, exc_info=error)
+
+
+def _notes(positives: Sequence[Conditioning], negatives: Sequence[Conditioning] | None) -> list[SlotNotes]:
+    unread_negatives = [negative.truncated for negative in negatives] if negatives else [()] * len(positives)
+    return [SlotNotes(positive.truncated, unread) for positive, unread in zip(positives, unread_negatives, strict=True)]

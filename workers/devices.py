@@ -1,0 +1,202 @@
+"""The only place where cpu, tpu and cuda differ (law 10): everything else is one code path on all of them.
+
+Importing this module does not import torch, so that a launcher can prepare the environment of its ranks first.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from workers.errors import ModelRefused
+from workers.model_file import Execution, ModelFile
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Device(ABC):
+    """A kind of accelerator, as a group uses it: one device for each rank."""
+
+    name: ClassVar[str]
+    """As in the group's settings, and as torch and its device meshes call it."""
+    process_group_backend: ClassVar[str]
+    """For torch.distributed.init_process_group. Gloo is always part of it: control messages lie on the CPU."""
+    compile_backend: ClassVar[str]
+    """For torch.compile."""
+    can_fuse: ClassVar[bool] = False
+    """Whether execution `fused` exists here."""
+
+    def verify(self, model: ModelFile) -> None:
+        """Check that this device can run the model as its file asks.
+
+        Raises:
+            ModelRefused: if it can't.
+        """
+        if model.execution is Execution.FUSED and not self.can_fuse:
+            raise ModelRefused(f"model {model.name}: execution fused needs device tpu; on {self.name} use eager")
+
+    @abstractmethod
+    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+        """Return the environment variables that rank processes need before they start.
+
+        Args:
+            ranks: Rank processes on this host.
+            execution: How the model's operators run.
+        """
+
+    @abstractmethod
+    def torch_device(self, local_rank: int) -> torch.device:
+        """Return the device of the rank with this number on its host, and make it the process's current one."""
+
+    def synchronize(self) -> None:
+        """Wait until everything dispatched to the device has been computed."""
+        import torch
+
+        torch.accelerator.synchronize()
+
+    @contextmanager
+    def sharding(self) -> Iterator[None]:
+        """Within this context diffusers shards models on a mesh of this device."""
+        yield
+
+    def adapt(self, pipeline: Any) -> None:  # noqa: B027 -- most devices have nothing to adapt
+        """Change in place what this device can't run of a loaded diffusers pipeline."""
+
+
+class Cpu(Device):
+    """Ranks are processes on the CPU: how everything is tested."""
+
+    name = "cpu"
+    process_group_backend = "gloo"
+    compile_backend = "inductor"
+
+    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+        """Hide accelerators, which diffusers and transformers would pick on their own, and share out the cores."""
+        environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "CUDA_VISIBLE_DEVICES": ""}
+        if ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
+            environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // ranks))
+        return environment
+
+    def torch_device(self, local_rank: int) -> torch.device:
+        """Return the CPU, which all ranks share."""
+        import torch
+
+        return torch.device("cpu")
+
+    def synchronize(self) -> None:
+        """Return at once: the CPU computes at the call."""
+
+    @contextmanager
+    def sharding(self) -> Iterator[None]:
+        """Let diffusers take a CPU mesh.
+
+        diffusers 0.42 lists the device types it shards on without "cpu", and derives a rank's device from the number
+        of accelerators, which is 0 here. Both are put back at the end: sharding happens while loading only.
+        """
+        import diffusers.hooks.tensor_parallel
+        import torch
+        from diffusers.models._modeling_parallel import ParallelConfig, TensorParallelConfig
+
+        def resolve_on_cpu(model: Any, config: TensorParallelConfig) -> ParallelConfig:
+            resolved = ParallelConfig(tensor_parallel_config=config)
+            ranks = torch.distributed.get_world_size()
+            resolved.setup(torch.distributed.get_rank(), ranks, torch.device("cpu"), mesh=config.mesh)
+            model._parallel_config = resolved
+            return resolved
+
+        hooks: Any = diffusers.hooks.tensor_parallel
+        model_class: Any = diffusers.ModelMixin
+        supported, resolve = hooks._SUPPORTED_TP_DEVICES, model_class._resolve_parallel_config
+        hooks._SUPPORTED_TP_DEVICES = (*supported, "cpu")
+        model_class._resolve_parallel_config = resolve_on_cpu
+        try:
+            yield
+        finally:
+            hooks._SUPPORTED_TP_DEVICES = supported
+            model_class._resolve_parallel_config = resolve
+
+
+class Tpu(Device):
+    """Google TPU through torch_tpu, which gives each process one chip."""
+
+    name = "tpu"
+    process_group_backend = "cpu:gloo,tpu:tpu_dist"
+    compile_backend = "tpu"
+    can_fuse = True
+
+    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+        """Return the slice's topology and addresses as torch_tpu finds them on this host.
+
+        Raises:
+            ModelRefused: if torch_tpu is not installed, or finds no chips that so many ranks can use.
+        """
+        try:
+            import torch_tpu  # noqa: F401 -- it makes torch.tpu
+            from torch.tpu.distributed import set_tpu_launch_env  # type: ignore[import-not-found]  # see above
+        except ImportError as error:
+            raise ModelRefused("device tpu needs torch_tpu: pip install 'pixelpod[tpu]'") from error
+        before = dict(os.environ)
+        try:
+            set_tpu_launch_env(nproc_per_node=ranks)
+        except ValueError as error:
+            raise ModelRefused(f"device tpu: this host can't run {ranks} ranks: {error}") from error
+        environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        if execution is Execution.FUSED:
+            environment["TORCH_TPU_DEFER_AND_FUSE"] = "1"
+        return environment
+
+    def torch_device(self, local_rank: int) -> torch.device:
+        """Return the process's one chip: every rank sees it as the current device."""
+        import torch
+
+        return torch.device("tpu", torch.accelerator.current_device_index())
+
+    def adapt(self, pipeline: Any) -> None:
+        """Make the VAE's group norms read contiguous memory.
+
+        torch_tpu 0.2 fails on the views that the decoder hands to them at batch sizes above 1.
+        """
+        import torch
+
+        for module in pipeline.vae.modules():
+            if isinstance(module, torch.nn.GroupNorm):
+                module.register_forward_pre_hook(_contiguous_input)
+
+
+class Cuda(Device):
+    """NVIDIA GPUs, one for each rank of a host."""
+
+    name = "cuda"
+    process_group_backend = "cpu:gloo,cuda:nccl"
+    compile_backend = "inductor"
+
+    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+        """Hide other accelerators."""
+        return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+    def torch_device(self, local_rank: int) -> torch.device:
+        """Return the GPU of this number."""
+        import torch
+
+        torch.accelerator.set_device_index(local_rank)
+        return torch.device("cuda", local_rank)
+
+
+_DEVICES: dict[str, type[Device]] = {device.name: device for device in (Cpu, Tpu, Cuda)}
+
+
+def device_named(name: str) -> Device:
+    """Return the device of this name: "cpu", "tpu" or "cuda".
+
+    Raises:
+        KeyError: for any other name.
+    """
+    return _DEVICES[name]()
+
+
+def _contiguous_input(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (inputs[0].contiguous(), *inputs[1:])

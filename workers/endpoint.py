@@ -1,0 +1,161 @@
+"""The group's endpoint: rank 0's gRPC server, on a thread of its own (law 2).
+
+It answers from state that is already there. Requests go into the queue, and their events come back through
+`AcceptedRequest`; nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import Future
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+
+from pixelpod.server.errors import ErrorInterceptor, RequestError, Unavailable
+from pixelpod.server.transport import SERVER_OPTIONS, listen
+from pixelpod.v1 import group_pb2, group_pb2_grpc
+from workers.metrics import GroupMetrics
+from workers.model_file import ModelFile
+from workers.queue import RequestQueue
+from workers.servicer import WorkerGroup
+from workers.settings import GroupSettings
+from workers.status import StatusBoard
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "pixelpod.v1.WorkerGroup"
+FAREWELL_SECONDS = 1.0
+"""How long callers have to read the status that ends their calls."""
+
+
+class Endpoint:
+    """Serves WorkerGroup and grpc.health.v1 from `start` until `close`.
+
+    Args:
+        settings: The address, and the limits of a request.
+        model: Which requests are valid.
+        queue: Where accepted requests go.
+        status: What health and WatchStatus tell.
+        metrics: Where ended requests are counted.
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        model: ModelFile,
+        queue: RequestQueue,
+        status: StatusBoard,
+        metrics: GroupMetrics,
+    ) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._status = status
+        self._servicer = WorkerGroup(model, queue, status, metrics, settings.max_request_seconds)
+        self._health = health.HealthServicer()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="endpoint", daemon=True)
+        self._listening: Future[int] = Future()
+        self._drain_until = 0.0
+        self._wakeup, self._signals = socket.socketpair()
+        self._wakeup.setblocking(False)
+        self._signals.setblocking(False)
+
+    def start(self) -> int:
+        """Serve; return the port.
+
+        Raises:
+            AddressInUse: if the address can't be had.
+        """
+        self._thread.start()
+        return self._listening.result()
+
+    def drain_on(self, *signals: signal.Signals) -> None:
+        """From now on drain on each of these signals, also while the main thread is deep in a long computation.
+
+        Python runs signal handlers on the main thread between two of its instructions, which may be minutes away. So
+        the handler does nothing: what counts is the byte that the interpreter writes to the endpoint's loop at once.
+        """
+        for number in signals:
+            signal.signal(number, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wakeup.fileno())
+
+    def close(self, error: RequestError | None = None) -> None:
+        """Stop serving; closing again does nothing.
+
+        Args:
+            error: Ends all requests in flight at once; None after a drain, to wait for them until its time is over.
+        """
+        if not self._thread.is_alive():
+            return
+        self._queue.close()
+        if error is not None:
+            self._queue.end_all(error)
+            self._queue.wait_until_empty(FAREWELL_SECONDS)
+        else:
+            drain_seconds_left = max(0.0, self._drain_until - time.monotonic())
+            self._queue.wait_until_empty(drain_seconds_left + FAREWELL_SECONDS)
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed, self._closing = asyncio.Event(), asyncio.Event()
+        try:
+            server, port = await self._start_server()
+        except Exception as error:  # noqa: BLE001 -- it belongs to the thread that called start
+            self._listening.set_exception(error)
+            return
+        self._status.on_change(self._wake)
+        self._queue.on_change(self._wake)
+        self._loop.add_reader(self._signals, self._drain)
+        announcing = asyncio.create_task(self._announce())
+        self._listening.set_result(port)
+        await self._closing.wait()
+        announcing.cancel()
+        await self._servicer.end_watches()
+        await server.stop(FAREWELL_SECONDS)
+
+    async def _start_server(self) -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(ErrorInterceptor(),))
+        group_pb2_grpc.add_WorkerGroupServicer_to_server(self._servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await self._tell_health()
+        port = listen(server, self._settings.listen)
+        await server.start()
+        return server, port
+
+    def _drain(self) -> None:
+        """Refuse new work; what was accepted has `drain_seconds` to finish."""
+        self._signals.recv(4096)
+        if self._queue.closed:
+            return
+        logger.info("draining")
+        self._status.enter(group_pb2.GROUP_STATE_DRAINING, "the group is stopping")
+        self._queue.close()
+        self._drain_until = time.monotonic() + self._settings.drain_seconds
+        error = Unavailable("the group stopped before this request was done", reason="GROUP_DRAINING")
+        self._loop.call_later(self._settings.drain_seconds, self._queue.end_all, error)
+
+    def _wake(self) -> None:
+        """Have a change announced. Any thread calls this."""
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def _announce(self) -> None:
+        """Pass every change on to health and to the status streams."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._tell_health()
+            await self._servicer.wake_watches()
+
+    async def _tell_health(self) -> None:
+        ready = self._status.state == group_pb2.GROUP_STATE_READY
+        serving = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, serving)

@@ -1,0 +1,125 @@
+"""Starts a group: checks everything that can be checked, then has torchrun's elastic agent run the ranks.
+
+The agent starts a broken world again, `max_restarts` times, and forwards SIGTERM and SIGINT to the ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import sys
+
+from pixelpod.server.logs import configure_logging
+from pixelpod.server.transport import AddressInUse
+from workers.checkpoint import verify_checkpoint
+from workers.devices import device_named
+from workers.lifeline import LAUNCHER_PID_VARIABLE
+from workers.model_file import load_model_file
+from workers.settings import GroupSettings
+
+logger = logging.getLogger(__name__)
+
+_KILL_MARGIN_SECONDS = 5
+"""Ranks that live this long after their drain time are killed."""
+
+_CHATTY_LOGGERS = (
+    "torch.distributed.launcher.api",
+    "torch.distributed.elastic.agent.server.api",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.elastic.multiprocessing.api",
+)
+"""torchrun's, whose warnings tell how it works; its errors tell which rank ended how."""
+
+_RANK_ENVIRONMENT = {
+    "GLOO_SOCKET_IFNAME": "lo",  # ranks of one host have nothing to say to the network
+    "HF_HUB_OFFLINE": "1",  # checkpoints are local folders
+    "TQDM_DISABLE": "1",  # the log is no terminal
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""For all ranks on all devices."""
+
+
+def launch(settings: GroupSettings) -> int:
+    """Run a group until SIGTERM or SIGINT, or until its world is broken beyond `max_restarts`.
+
+    Only the main thread can call this: it handles signals, and its death is what ends the ranks.
+
+    Returns:
+        The exit code: 0 after a signal, 1 when the world broke for good.
+
+    Raises:
+        ModelRefused: before any process starts, if the model can't be served as the model file and `ranks` ask.
+        AddressInUse: before any process starts, if `listen` or `metrics` can't be had.
+    """
+    model = load_model_file(settings.model)
+    device = device_named(settings.device)
+    device.verify(model)
+    verify_checkpoint(model, settings.ranks)
+    for address in (settings.listen, settings.metrics):
+        if address is not None:
+            _require_free(address)
+    group = settings.name or model.name
+    configure_logging(settings.log_format, f"{group}/launcher")
+    logger.info("starting", extra={"model": model.name, "ranks": settings.ranks, "device": settings.device})
+    os.environ.update(device.prepare_environment(settings.ranks, model.execution))
+    os.environ.update(settings.environment())
+    os.environ[LAUNCHER_PID_VARIABLE] = str(os.getpid())
+    os.environ.update(_RANK_ENVIRONMENT)
+    return _run_world(settings, group)
+
+
+def _run_world(settings: GroupSettings, group: str) -> int:
+    # torch is imported only now: it takes a second that a refusal need not wait for, and reads the environment.
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from workers import rendezvous
+    from workers.torch_logs import adopt_torch_logs
+
+    rendezvous.register()
+    adopt_torch_logs()
+    for name in _CHATTY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=settings.ranks,
+        run_id=group,
+        role=group,
+        rdzv_backend=rendezvous.BACKEND,
+        max_restarts=settings.max_restarts,
+        monitor_interval=0.1,
+        signals_to_handle="SIGTERM,SIGINT",
+        shutdown_timeout=math.ceil(settings.drain_seconds) + _KILL_MARGIN_SECONDS,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+    )
+    try:
+        # -P: the folder that the launcher was started in must not shadow modules.
+        elastic_launch(config, sys.executable)("-P", "-m", "workers.rank")
+    except SignalException as signalled:
+        logger.info("stopped by %s", signalled.sigval.name)
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        logger.error("the world broke for good: rank %s ended with exit code %s", rank, failure.exitcode)
+        return 1
+    return 0
+
+
+def _require_free(address: str) -> None:
+    """Check that `address`, "host:port", can be listened on.
+
+    Raises:
+        AddressInUse: if it can't.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            # As servers do: connections that linger from a server before don't count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+    except OSError as error:
+        raise AddressInUse(f"cannot listen on {address}: {error}") from error

@@ -1,0 +1,115 @@
+"""What Prometheus reads of a group, on rank 0. No prompt text, and labels of a few known values only."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.metadata import version
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+
+from pixelpod.server.transport import AddressInUse
+from pixelpod.v1 import group_pb2
+from workers.model_file import ModelFile
+from workers.queue import RequestQueue
+from workers.status import StatusBoard
+
+SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 240, 300, 450, 600)
+"""They reach the longest request, so that no quantile falls into infinity."""
+COMPILE_SECONDS_BUCKETS = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+
+_PREFIX = "pixelpod_group_"
+
+
+class GroupMetrics:
+    """The metrics of one group, in a registry of their own.
+
+    Args:
+        model: What the group serves.
+        queue: Whose load is told.
+        status: Whose state is told.
+    """
+
+    def __init__(self, model: ModelFile, queue: RequestQueue, status: StatusBoard) -> None:
+        self._model = model.name
+        self.registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            f"{_PREFIX}requests", "Requests ended, by gRPC status code.", ["model", "code"], registry=registry
+        )
+        self._request_seconds = Histogram(
+            f"{_PREFIX}request_seconds",
+            "From arrival at the group until the end.",
+            ["model"],
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.queue_seconds = Histogram(
+            f"{_PREFIX}queue_seconds",
+            "From arrival at the group until the first batch.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self._stage_seconds = Histogram(
+            f"{_PREFIX}stage_seconds",
+            "encode, denoise and decode of a batch; image_encode of an image.",
+            ["stage"],
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.batch_size = Histogram(
+            f"{_PREFIX}batch_size", "Images of a batch, padding left out.", buckets=(1, 2, 4, 8, 16), registry=registry
+        )
+        self.not_finite = Counter(
+            f"{_PREFIX}not_finite", "Requests that failed because values were not finite.", registry=registry
+        )
+        self._compile_seconds = Histogram(
+            f"{_PREFIX}compile_seconds",
+            "Compiles by component and bucket. After READY their count stands still.",
+            ["component", "bucket"],
+            buckets=COMPILE_SECONDS_BUCKETS,
+            registry=registry,
+        )
+        in_flight = Gauge(f"{_PREFIX}in_flight", "Requests accepted and not yet ended.", registry=registry)
+        in_flight.set_function(lambda: queue.load().in_flight)
+        waiting = Gauge(f"{_PREFIX}queue_length", "Requests that wait for the device.", registry=registry)
+        waiting.set_function(lambda: queue.load().waiting)
+        self._tell_state(status)
+        Info("pixelpod_build", "What runs here.", registry=registry).info(
+            {"version": version("pixelpod"), "model": model.name, "revision": model.revision}
+        )
+
+    def request_ended(self, code: grpc.StatusCode, seconds: float) -> None:
+        """Count a request that ended with `code` after `seconds`."""
+        self._requests.labels(self._model, code.name).inc()
+        self._request_seconds.labels(self._model).observe(seconds)
+
+    def stage_took(self, stage: str, seconds: float) -> None:
+        """Count one run of a stage."""
+        self._stage_seconds.labels(stage).observe(seconds)
+
+    def compiled(self, component: str, bucket: str, seconds: float) -> None:
+        """Count a compile."""
+        self._compile_seconds.labels(component, bucket).observe(seconds)
+
+    def serve(self, address: str) -> None:
+        """Serve /metrics on `address`, "host:port", on a thread of its own until the process ends.
+
+        Raises:
+            AddressInUse: if the address can't be had.
+        """
+        host, _, port = address.rpartition(":")
+        try:
+            start_http_server(int(port), host, self.registry)
+        except OSError as error:
+            raise AddressInUse(f"cannot serve metrics on {address}: {error.strerror}") from error
+
+    def _tell_state(self, status: StatusBoard) -> None:
+        state = Gauge(f"{_PREFIX}state", "1 for the state that the group is in.", ["state"], registry=self.registry)
+        for name, value in group_pb2.GroupState.items():
+            if value != group_pb2.GROUP_STATE_UNSPECIFIED:
+                label = name.removeprefix("GROUP_STATE_").lower()
+                state.labels(label).set_function(partial(_is_in, status, value))
+
+
+def _is_in(status: StatusBoard, state: group_pb2.GroupState.ValueType) -> float:
+    return float(status.state == state)

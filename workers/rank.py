@@ -1,0 +1,141 @@
+"""The process of one rank, started by the launcher as `python -m workers.rank`.
+
+Until the group is READY a signal ends a rank on the spot: nothing was accepted. From then on rank 0 drains, and the
+others ignore signals and leave when rank 0 says so.
+
+What needs torch is imported within functions: rank 0's endpoint answers some seconds before torch is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+
+from pixelpod.server.errors import Unavailable
+from pixelpod.server.logs import configure_logging
+from pixelpod.server.transport import AddressInUse
+from pixelpod.v1 import group_pb2, images_pb2
+from workers.endpoint import Endpoint
+from workers.errors import ModelRefused
+from workers.lifeline import end_with_launcher
+from workers.metrics import GroupMetrics
+from workers.model_file import ModelFile, load_model_file
+from workers.queue import RequestQueue
+from workers.settings import GroupSettings
+from workers.status import StatusBoard
+
+logger = logging.getLogger("workers.rank")  # __name__ is __main__ here
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main() -> int:
+    """Serve as the rank that the environment names. Returns the exit code: 0 after an orderly end, 1 otherwise."""
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    end_with_launcher()
+    settings, rank = GroupSettings(), int(os.environ["RANK"])  # type: ignore[call-arg]  # from the environment
+    model = load_model_file(settings.model)
+    group = settings.name or model.name
+    configure_logging(settings.log_format, f"{group}/rank{rank}")
+    try:
+        if rank == 0:
+            _Rank0(settings, model, group).serve()
+        else:
+            _follow(settings, model)
+    except (AddressInUse, ModelRefused) as refusal:
+        logger.error("%s", refusal)
+        return 1
+    except Exception as error:
+        from workers.control import WorldBroken
+
+        if isinstance(error, WorldBroken):
+            logger.error("the world broke: %s", error)
+        else:
+            logger.exception("this rank failed")
+        return 1
+    return 0
+
+
+def _follow(settings: GroupSettings, model: ModelFile) -> None:
+    """Obey rank 0 until it says that the world ends."""
+    from workers.boundary import SUCCEEDED
+    from workers.follower import follow
+    from workers.world import join_world
+
+    world = join_world(settings, model)
+    follow(world.warming, world.runner, until="heartbeat")
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    world.serving.gather(SUCCEEDED)
+    follow(world.serving, world.runner, until="shutdown")
+
+
+class _Rank0:
+    """Rank 0: what its endpoint and its main loop share."""
+
+    def __init__(self, settings: GroupSettings, model: ModelFile, group: str) -> None:
+        self._settings = settings
+        self._model = model
+        self._started = time.monotonic()
+        epoch = time.time_ns() // 1_000_000
+        self._identity = images_pb2.GenerateResponse(
+            model=model.name, revision=model.revision, group=group, epoch=epoch
+        )
+        self._queue = RequestQueue(settings.queue_limit, settings.in_flight_limit)
+        self._status = StatusBoard(group, model, settings.ranks, epoch, self._queue)
+        self._metrics = GroupMetrics(model, self._queue, self._status)
+        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics)
+
+    def serve(self) -> None:
+        """Answer at once, load, warm up, then lead the other ranks until a signal drains the group."""
+        if self._settings.metrics is not None:
+            self._metrics.serve(self._settings.metrics)
+        port = self._endpoint.start()
+        try:
+            self._lead(port)
+        except Exception:
+            reason = "a rank failed, and all ranks of the group start again"
+            self._status.enter(group_pb2.GROUP_STATE_LOADING, reason)
+            self._endpoint.close(Unavailable(reason, reason="WORLD_BROKEN", retry_after_seconds=1.0))
+            raise
+        self._endpoint.close()
+
+    def _lead(self, port: int) -> None:
+        from workers.boundary import SUCCEEDED
+        from workers.leader import Leader
+        from workers.warmup import warm_up
+        from workers.world import join_world
+
+        settings = self._settings
+        world = join_world(settings, self._model, self._metrics.compiled)
+        family = world.runner.family
+        self._status.tell_traits(family.guidance_used, family.uses_negative_prompt)
+        warm_up(self._model, world.warming, world.runner, self._status)
+        leader = Leader(
+            world.serving,
+            world.runner,
+            self._queue,
+            self._metrics,
+            self._identity,
+            settings.heartbeat_seconds,
+            settings.encoding_threads,
+        )
+        # Every rank answers once it ignores signals, so that from now on a drain loses nothing.
+        world.serving.gather(SUCCEEDED)
+        self._endpoint.drain_on(*_STOP_SIGNALS)
+        self._status.enter(group_pb2.GROUP_STATE_READY)
+        seconds = round(time.monotonic() - self._started, 2)
+        logger.info("ready", extra={"listen": settings.listen, "port": port, "seconds": seconds})
+        leader.run()
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Not sys.exit: a broken process group can block the interpreter's own end.
+    os._exit(code)

@@ -1,0 +1,121 @@
+"""One accepted Execute call: what to compute, whether somebody still waits, and the way of its events to the caller.
+
+The main thread and the encoding pool post events; the endpoint's thread reads them. Posting never waits: a caller that
+reads slowly gets fewer progress events, and its images wait as whole files, as many as the request asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from pixelpod.server.errors import DeadlinePassed, RequestError
+from pixelpod.v1 import group_pb2, images_pb2
+
+CHUNK_BYTES = 512 * 1024
+"""Of an image file in one event: well under the contract's 1 MiB."""
+
+
+class AcceptedRequest:
+    """A request from its acceptance until its one ending.
+
+    Args:
+        message: What to compute, and for whom.
+        batches: Of which its images are made, in order.
+        deadline: When its time runs out, by time.monotonic().
+        predicted_seconds: How long it should compute.
+        loop: Where its caller is served.
+    """
+
+    def __init__(
+        self,
+        message: group_pb2.ExecuteRequest,
+        batches: Sequence[group_pb2.RunBatch],
+        deadline: float,
+        predicted_seconds: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.message = message
+        self.batches = batches
+        self.deadline = deadline
+        self.arrived = time.monotonic()
+        self.seconds_left = predicted_seconds
+        """Of computing, as expected now; 0 once the last batch is done."""
+        self._loop = loop
+        self._abandoned = False
+        self._progress: images_pb2.Progress | None = None
+        self._images: deque[tuple[int, bytes]] = deque()
+        self._ending: images_pb2.GenerateResponse | RequestError | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits and time is left: by this process's clock, which is the only one that counts."""
+        return not self._abandoned and time.monotonic() < self.deadline
+
+    def abandon(self) -> None:
+        """Nobody waits any more: computing stops at the next boundary."""
+        self._abandoned = True
+
+    def post_progress(self, step: int, steps: int) -> None:
+        """Tell the caller that `step` of `steps` denoising steps are done. A newer progress replaces an unread one."""
+        progress = images_pb2.Progress(step=step, steps=steps, seconds_left=self.seconds_left)
+        self._loop.call_soon_threadsafe(self._take_progress, progress)
+
+    def post_image(self, index: int, data: bytes) -> None:
+        """Give the caller an image file. Images must come in the order of their indexes."""
+        self._loop.call_soon_threadsafe(self._take_image, index, data)
+
+    def end(self, ending: images_pb2.GenerateResponse | RequestError) -> None:
+        """End the request, after everything posted before. Only the first ending counts."""
+        self._loop.call_soon_threadsafe(self._take_ending, ending)
+
+    async def events(self) -> AsyncIterator[images_pb2.GenerateEvent]:
+        """Yield the events as they come, in chunks, until done.
+
+        Raises:
+            RequestError: if the request ends without its images, also because its deadline passed.
+        """
+        while True:
+            await self._wait_for_news()
+            if self._progress is not None:
+                progress, self._progress = self._progress, None
+                yield images_pb2.GenerateEvent(progress=progress)
+            while self._images:
+                index, data = self._images.popleft()
+                for offset in range(0, len(data), CHUNK_BYTES):
+                    chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data[offset : offset + CHUNK_BYTES])
+                    yield images_pb2.GenerateEvent(image_chunk=chunk)
+            if isinstance(self._ending, RequestError):
+                raise self._ending
+            if self._ending is not None:
+                yield images_pb2.GenerateEvent(done=self._ending)
+                return
+
+    async def _wait_for_news(self) -> None:
+        try:
+            async with asyncio.timeout(self.deadline - time.monotonic()):
+                await self._news.wait()
+        except TimeoutError:
+            raise deadline_passed() from None
+        self._news.clear()
+
+    def _take_progress(self, progress: images_pb2.Progress) -> None:
+        self._progress = progress
+        self._news.set()
+
+    def _take_image(self, index: int, data: bytes) -> None:
+        self._images.append((index, data))
+        self._news.set()
+
+    def _take_ending(self, ending: images_pb2.GenerateResponse | RequestError) -> None:
+        if self._ending is None:
+            self._ending = ending
+        self._news.set()
+
+
+def deadline_passed() -> DeadlinePassed:
+    """Return the error of a request whose time ran out."""
+    return DeadlinePassed("the request's time ran out before its images were done", reason="DEADLINE_PASSED")

@@ -1,0 +1,85 @@
+"""What an operator can set of a group. The launcher hands it to the ranks through their environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pixelpod.server.logs import LogFormat
+
+_LARGEST_PORT = 65535
+
+
+def _check_port(address: str) -> str:
+    if int(address.rpartition(":")[2]) > _LARGEST_PORT:
+        raise ValueError(f"the port must be at most {_LARGEST_PORT}")
+    return address
+
+
+Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$"), AfterValidator(_check_port)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+_NONE = "none"
+"""How the environment says that an optional setting is off."""
+
+
+class GroupSettings(BaseSettings):
+    """Settings of a group: arguments first, then environment variables PIXELPOD_GROUP_<FIELD>, then defaults."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PIXELPOD_GROUP_", env_parse_none_str=_NONE, frozen=True, use_attribute_docstrings=True
+    )
+
+    model: Path
+    """The model file."""
+    ranks: int = Field(default=1, ge=1)
+    """Rank processes on this host, one device each."""
+    device: Literal["cpu", "tpu", "cuda"] = "cpu"
+    """What the ranks compute on."""
+    listen: Address = "127.0.0.1:7861"
+    """Where the group's endpoint listens, host:port. Only frontends call it."""
+    metrics: Address | None = "127.0.0.1:9091"
+    """Where Prometheus reads /metrics, host:port; "none" in the environment: nowhere."""
+    name: str = ""
+    """The group's name in answers and logs, unique in the deployment. Empty: the model's name."""
+    log_format: LogFormat = "text"
+    """"text" for people, "json" for collectors."""
+
+    queue_limit: int = Field(default=8, ge=1)
+    """Requests that wait for the device; more are refused with RESOURCE_EXHAUSTED. Frontends hold the long queue."""
+    in_flight_limit: int = Field(default=32, ge=1)
+    """Requests accepted and not yet ended, with those whose images are still being read. It bounds memory."""
+    max_request_seconds: Seconds = 600.0
+    """Longest time a request may take, whether or not its caller set a deadline."""
+    encoding_threads: int = Field(default=2, ge=1)
+    """Threads of rank 0 that turn pixels into image files while the next batch computes."""
+
+    max_restarts: int = Field(default=3, ge=0)
+    """How often a broken world is started again in this launcher's life. 0 where Kubernetes does it."""
+    heartbeat_seconds: Seconds = 5.0
+    """How often an idle rank 0 shows the other ranks that it lives."""
+    control_timeout_seconds: Seconds = 60.0
+    """A rank that hears nothing for this long ends its world. Above every stage of a batch, and heartbeat_seconds."""
+    loading_timeout_seconds: Seconds = 1800.0
+    """The same while weights load and buckets compile, which takes long."""
+    drain_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """After SIGTERM: how long accepted requests may still run. The rest end with UNAVAILABLE."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.listen == self.metrics and not self.listen.endswith(":0"):
+            raise ValueError("listen and metrics must be different addresses")
+        if self.heartbeat_seconds * 2 > self.control_timeout_seconds:
+            raise ValueError("control_timeout_seconds must be at least twice heartbeat_seconds")
+        return self
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables from which `GroupSettings()` comes out the same in another process."""
+        values = self.model_dump(mode="json")
+        return {
+            f"{self.model_config['env_prefix']}{name.upper()}": _NONE if value is None else str(value)
+            for name, value in values.items()
+        }

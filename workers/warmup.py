@@ -1,0 +1,83 @@
+"""Warm-up: every graph that a request can reach runs once, through the real path, before the group is READY (law 7)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+from pixelpod.v1 import group_pb2
+from workers.batch import BatchRunner
+from workers.control import ControlChannel
+from workers.families import Family
+from workers.leader import lead_batch
+from workers.model_file import Bucket, ModelFile
+from workers.status import StatusBoard
+
+logger = logging.getLogger(__name__)
+
+_PROMPT = "a lighthouse on a cliff at dawn"
+_WARMING_STEPS = 1
+"""The number of steps is no part of a graph."""
+_MEASURED_STEPS = 4
+"""Enough for the mean of a step; the default number of steps is extrapolated from it."""
+
+
+def warm_up(model: ModelFile, channel: ControlChannel, runner: BatchRunner, status: StatusBoard) -> None:
+    """Lead the ranks through every graph of every bucket, measure each bucket, and publish it as warm.
+
+    The first heartbeat tells the other ranks that warm-up is over.
+
+    Raises:
+        BatchAborted: if a batch failed, on all ranks alike.
+        WorldBroken: if the ranks no longer work together.
+    """
+    status.enter(group_pb2.GROUP_STATE_WARMING, "buckets compile")
+    for bucket in model.buckets:
+        started = time.monotonic()
+        for batch in warming_batches(model, bucket, runner.family):
+            lead_batch(channel, runner, batch)
+        measured_seconds, step_seconds = _measure(model, bucket, channel, runner)
+        status.tell_warm(bucket.width, bucket.height, measured_seconds, step_seconds)
+        seconds = round(time.monotonic() - started, 2)
+        logger.info("bucket warm", extra={"bucket": f"{bucket.width}x{bucket.height}", "seconds": seconds})
+    channel.send(group_pb2.Command(heartbeat=group_pb2.Heartbeat()))
+
+
+def warming_batches(model: ModelFile, bucket: Bucket, family: Family) -> Iterator[group_pb2.RunBatch]:
+    """Yield one batch for each graph of `bucket`: batch size, prompt length, with and without a guidance pass."""
+    for batch_size in bucket.batch_sizes:
+        for max_sequence_length in model.limits.max_sequence_lengths:
+            for guidance_scale in _guidance_scales(model, family):
+                yield _batch(bucket, batch_size, max_sequence_length, guidance_scale, _WARMING_STEPS)
+
+
+def _measure(model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner) -> tuple[float, float]:
+    """Return the seconds of a warm bucket's smallest batch at the model's defaults, and of one denoising step of it."""
+    defaults = model.defaults
+    steps = min(defaults.steps, _MEASURED_STEPS)
+    batch = _batch(bucket, bucket.batch_sizes[0], defaults.max_sequence_length, defaults.guidance_scale, steps)
+    seconds = lead_batch(channel, runner, batch).seconds
+    step_seconds = seconds.denoise / steps
+    return seconds.encode + step_seconds * defaults.steps + seconds.decode, step_seconds
+
+
+def _guidance_scales(model: ModelFile, family: Family) -> list[float]:
+    """Return one guidance scale within the limits for each way that the family computes a step."""
+    limits = model.limits.guidance_scale
+    scales = (limits.max, limits.min, model.defaults.guidance_scale)
+    return list({family.uses_guidance_pass(scale): scale for scale in scales}.values())
+
+
+def _batch(
+    bucket: Bucket, batch_size: int, max_sequence_length: int, guidance_scale: float, steps: int
+) -> group_pb2.RunBatch:
+    return group_pb2.RunBatch(
+        width=bucket.width,
+        height=bucket.height,
+        batch_size=batch_size,
+        steps=steps,
+        guidance_scale=guidance_scale,
+        max_sequence_length=max_sequence_length,
+        slots=[group_pb2.Slot(prompt=_PROMPT, seed=seed) for seed in range(batch_size)],
+    )
