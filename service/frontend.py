@@ -13,9 +13,10 @@ from grpc_reflection.v1alpha import reflection
 
 from pixelpod.server.errors import ErrorInterceptor
 from pixelpod.server.logs import configure_logging
+from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from service.groups import Groups
-from service.metrics import FrontendMetrics, MetricsServer
+from service.metrics import FrontendMetrics
 from service.servicer import SERVICE_NAME, ImageGeneration
 from service.settings import FrontendSettings
 

@@ -17,6 +17,8 @@ EXIT_SECONDS = 5.0
 def _session_leaves_no_process() -> Iterator[None]:
     """Mark every process that the tests start, so that orphans are found too, and look for them at the end."""
     os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
+    # Tests choose their device; an installed torch_tpu must not be loaded into this process.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     yield
     left = _still_running(_marked_processes())
     assert not left, f"the test session left processes behind: {left}"
@@ -25,9 +27,10 @@ def _session_leaves_no_process() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _test_leaves_no_process(_session_leaves_no_process: None) -> Iterator[None]:
     """Fail a test that leaves a process behind. Processes of wider fixtures are older than the test."""
-    before = set(_marked_processes())
+    # By number, not by mark: a process that was forked a moment ago shows its own environment only after its exec.
+    before = set(psutil.pids())
     yield
-    left = _still_running([process for process in _marked_processes() if process not in before])
+    left = _still_running([process for process in _marked_processes() if process.pid not in before])
     assert not left, f"the test left processes behind: {left}"
 
 

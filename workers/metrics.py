@@ -6,9 +6,8 @@ from functools import partial
 from importlib.metadata import version
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
@@ -90,18 +89,6 @@ class GroupMetrics:
     def compiled(self, component: str, bucket: str, seconds: float) -> None:
         """Count a compile."""
         self._compile_seconds.labels(component, bucket).observe(seconds)
-
-    def serve(self, address: str) -> None:
-        """Serve /metrics on `address`, "host:port", on a thread of its own until the process ends.
-
-        Raises:
-            AddressInUse: if the address can't be had.
-        """
-        host, _, port = address.rpartition(":")
-        try:
-            start_http_server(int(port), host, self.registry)
-        except OSError as error:
-            raise AddressInUse(f"cannot serve metrics on {address}: {error.strerror}") from error
 
     def _tell_state(self, status: StatusBoard) -> None:
         state = Gauge(f"{_PREFIX}state", "1 for the state that the group is in.", ["state"], registry=self.registry)

@@ -16,6 +16,7 @@ import time
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
+from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.endpoint import Endpoint
@@ -93,7 +94,7 @@ class _Rank0:
     def serve(self) -> None:
         """Answer at once, load, warm up, then lead the other ranks until a signal drains the group."""
         if self._settings.metrics is not None:
-            self._metrics.serve(self._settings.metrics)
+            MetricsServer(self._settings.metrics, self._metrics.registry)
         port = self._endpoint.start()
         try:
             self._lead(port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,11 +71,14 @@ class Group:
 
 
 @contextmanager
-def running(model_file: Path, ranks: int = 2, **settings: Any) -> Iterator[Group]:
+def running(
+    model_file: Path, ranks: int = 2, environment: Mapping[str, str] | None = None, **settings: Any
+) -> Iterator[Group]:
     """Start a group, and end it with the context. It does not serve yet: see `processes.wait_serving`."""
     address, metrics_address = free_address(), free_address()
     values = {"model": model_file, "ranks": ranks, "listen": address, "metrics": metrics_address, **settings}
-    with start([sys.executable, "-c", LAUNCH], environment_of(values)) as process:
+    variables = {**(environment or {}), **environment_of(values)}
+    with start([sys.executable, "-c", LAUNCH], variables) as process:
         group = Group(process, address, metrics_address)
         with group.channel:
             yield group

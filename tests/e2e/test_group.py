@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,10 +36,19 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def group(model_file: Path) -> Iterator[Group]:
     settings = {"control_timeout_seconds": CONTROL_TIMEOUT_SECONDS, "heartbeat_seconds": 1.0, "queue_limit": 2}
-    with running(model_file, **settings) as group:
+    with running(model_file, environment={"GLOO_SOCKET_IFNAME": network_interface()}, **settings) as group:
         wait_serving(group.address, 90, group.process)
         yield group
         assert group.process.stop(seconds=10) == 0
+
+
+def network_interface() -> str:
+    """Return an interface that leads off this machine if there is one, for ranks to refuse."""
+    interfaces = psutil.net_if_addrs().items()
+    addresses = {
+        name: [each.address for each in each_of if each.family == socket.AF_INET] for name, each_of in interfaces
+    }
+    return next((name for name, found in addresses.items() if found and found != ["127.0.0.1"]), "lo")
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ import grpc
 import pytest
 
 from pixelpod.server.errors import Overloaded
-from pixelpod.server.transport import AddressInUse
-from service.metrics import FrontendMetrics, MetricsServer
+from service.metrics import FrontendMetrics
 from tests.service.conftest import WAIT_SECONDS, Client, eventually
 
 
@@ -25,21 +24,6 @@ def scrape(port: int) -> dict[str, float]:
 async def scraped(client: Client) -> dict[str, float]:
     assert client.frontend is not None
     return await asyncio.to_thread(scrape, client.frontend.metrics_port)
-
-
-def test_second_server_on_one_port_is_refused() -> None:
-    server = MetricsServer("127.0.0.1:0", FrontendMetrics().registry)
-    try:
-        with pytest.raises(AddressInUse, match=f"127.0.0.1:{server.port}"):
-            MetricsServer(f"127.0.0.1:{server.port}", FrontendMetrics().registry)
-    finally:
-        server.close()
-
-
-def test_closed_server_frees_its_port() -> None:
-    server = MetricsServer("127.0.0.1:0", FrontendMetrics().registry)
-    server.close()
-    MetricsServer(f"127.0.0.1:{server.port}", FrontendMetrics().registry).close()
 
 
 def test_long_durations_have_finite_quantiles() -> None:

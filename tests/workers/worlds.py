@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
 from torch import distributed as dist
 
 ANSWER_SECONDS = 60.0
@@ -33,17 +34,19 @@ class World:
 @contextmanager
 def world(ranks: int) -> Iterator[World]:
     """Start a world; its ranks end with the context."""
-    os.environ |= {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "GLOO_SOCKET_IFNAME": "lo"}
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     spawn = multiprocessing.get_context("spawn")
     pipes, processes = [], []
-    for rank in range(ranks):
-        pipe, ranks_end = spawn.Pipe()
-        process = spawn.Process(target=_be_rank, args=(rank, ranks, store.port, ranks_end), daemon=True)
-        process.start()
-        ranks_end.close()
-        pipes.append(pipe)
-        processes.append(process)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+        environment.setenv("GLOO_SOCKET_IFNAME", "lo")
+        for rank in range(ranks):
+            pipe, ranks_end = spawn.Pipe()
+            process = spawn.Process(target=_be_rank, args=(rank, ranks, store.port, ranks_end), daemon=True)
+            process.start()
+            ranks_end.close()
+            pipes.append(pipe)
+            processes.append(process)
     yield World(pipes)
     for pipe, process in zip(pipes, processes, strict=True):
         pipe.close()
