@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pixelpod.v1 import group_pb2
 from workers.boundary import NO_PART, Boundary, outcome_of
+from workers.run_ahead import RunAhead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,13 +78,17 @@ class BatchRunner:
         device: Where it lies.
         compiles: Told for what a compile is paid.
         decodes: Whether this rank turns latents into pixels. Rank 0 does; the others have no part in that.
+        run_ahead_steps: Denoising steps that may be in flight on the device when the host goes on.
     """
 
-    def __init__(self, family: Family, device: Device, compiles: CompileTracker, decodes: bool) -> None:
+    def __init__(
+        self, family: Family, device: Device, compiles: CompileTracker, decodes: bool, run_ahead_steps: int
+    ) -> None:
         self.family = family
         self._device = device
         self._compiles = compiles
         self._decodes = decodes
+        self._run_ahead_steps = run_ahead_steps
 
     def run(
         self, batch: group_pb2.RunBatch, boundary: Boundary, on_step: Callable[[int], None] = lambda step: None
@@ -93,7 +98,7 @@ class BatchRunner:
         Args:
             batch: What to compute.
             boundary: Where this rank meets the others.
-            on_step: Told the number of steps done, after each.
+            on_step: Told the number of steps that the device has done, after each.
 
         Raises:
             BatchAborted: if rank 0 decided to give the batch up.
@@ -104,9 +109,13 @@ class BatchRunner:
         try:
             positives, negatives = attempt("encode", lambda: self._encode(batch))
             denoising = attempt("denoise", lambda: self.family.start(batch, positives, negatives))
+            run_ahead = RunAhead(self._device, self._run_ahead_steps)
             for step in range(1, batch.steps + 1):
-                attempt("denoise", lambda: self.family.step(denoising))
-                on_step(step)
+                finish = run_ahead.step_dispatched if step < batch.steps else run_ahead.last_step_dispatched
+                done_before = run_ahead.done
+                attempt("denoise", lambda: self.family.step(denoising), finish)
+                for done in range(done_before + 1, run_ahead.done + 1):
+                    on_step(done)
             pixels = None
             if self._decodes:
                 pixels = attempt("decode", lambda: self.family.decode(denoising))
@@ -153,15 +162,21 @@ class _Attempts:
         self._device = device
         self._compiles = compiles
 
-    def __call__(self, stage: Stage, compute: Callable[[], T]) -> T:
-        """Return what `compute` returns, once all ranks may go on."""
+    def __call__(self, stage: Stage, compute: Callable[[], T], finish: Callable[[], None] | None = None) -> T:
+        """Return what `compute` returns, once all ranks may go on.
+
+        Args:
+            stage: What this is a part of.
+            compute: Dispatches the work.
+            finish: Waits for the device as long as it has to; None waits until all is computed.
+        """
         started = time.monotonic()
         error: Exception | None = None
         try:
             with self._compiles.at(_COMPONENTS[stage], self._bucket):
                 result = compute()
                 # Asynchronous devices fail, and finish, only here.
-                self._device.synchronize()
+                (finish or self._device.synchronize)()
         except Exception as failure:  # noqa: BLE001 -- whatever it is, the ranks decide together what it means
             error = failure
         setattr(self.seconds, stage, getattr(self.seconds, stage) + time.monotonic() - started)

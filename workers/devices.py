@@ -9,13 +9,23 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from workers.errors import ModelRefused
 from workers.model_file import Execution, ModelFile
 
 if TYPE_CHECKING:
     import torch
+
+
+class Mark(Protocol):
+    """A place in the stream of work that was dispatched to a device."""
+
+    def query(self) -> bool:
+        """Tell whether everything before it was computed."""
+
+    def synchronize(self) -> None:
+        """Wait until everything before it was computed. Raises what went wrong in computing it."""
 
 
 class Device(ABC):
@@ -58,6 +68,14 @@ class Device(ABC):
 
         torch.accelerator.synchronize()
 
+    def mark(self) -> Mark:
+        """Mark the end of what was dispatched to the device so far."""
+        import torch
+
+        event = torch.Event(device=self.name)
+        event.record()
+        return event
+
     @contextmanager
     def sharding(self) -> Iterator[None]:
         """Within this context diffusers shards models on a mesh of this device."""
@@ -89,6 +107,10 @@ class Cpu(Device):
 
     def synchronize(self) -> None:
         """Return at once: the CPU computes at the call."""
+
+    def mark(self) -> Mark:
+        """Return a mark that is passed already: the CPU computes at the call."""
+        return _Passed()
 
     @contextmanager
     def sharding(self) -> Iterator[None]:
@@ -200,3 +222,13 @@ def device_named(name: str) -> Device:
 
 def _contiguous_input(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return (inputs[0].contiguous(), *inputs[1:])
+
+
+class _Passed:
+    """The mark of a device that computes at the call."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""

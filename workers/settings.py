@@ -56,6 +56,9 @@ class GroupSettings(BaseSettings):
     """Longest time a request may take, whether or not its caller set a deadline."""
     encoding_threads: int = Field(default=2, ge=1)
     """Threads of rank 0 that turn pixels into image files while the next batch computes."""
+    run_ahead_steps: int = Field(default=2, ge=0)
+    """Denoising steps that may be in flight on an asynchronous device: how late progress and cancelling may be. 0 waits
+    for each step, and leaves the device idle in between."""
 
     max_restarts: int = Field(default=3, ge=0)
     """How often a broken world is started again in this launcher's life. 0 where Kubernetes does it."""

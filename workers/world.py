@@ -51,4 +51,7 @@ def join_world(
         mesh = init_device_mesh(device.name, (dist.get_world_size(),))
     compiles = CompileTracker(on_compile)
     family = load_family(model, device, mesh)
-    return World(warming, serving, BatchRunner(family, device, compiles, decodes=dist.get_rank() == 0))
+    runner = BatchRunner(
+        family, device, compiles, decodes=dist.get_rank() == 0, run_ahead_steps=settings.run_ahead_steps
+    )
+    return World(warming, serving, runner)

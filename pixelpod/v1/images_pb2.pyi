@@ -173,7 +173,9 @@ class GenerateRequest(_message.Message):
     guidance_scale: _builtins.float
     """How strongly the prompt steers. Limits.guidance_scale; finite."""
     seed: _builtins.int
-    """Seed of the first image; image i gets seed + i (modulo 2^64). Left out: drawn at random. 0 is a seed like any other."""
+    """Seed of the first image; image i gets seed + i (modulo 2^64). Left out: drawn at random. 0 is a seed like any other.
+    torch's generator uses the lower 32 bits: seeds that are equal modulo 2^32 make the same image.
+    """
     max_sequence_length: _builtins.int
     """Tokens that the long text encoder reads; longer prompts are cut with a warning. Limits.max_sequence_length."""
     output_format: Global___OutputFormat.ValueType

@@ -55,7 +55,7 @@ def family(tiny_model: Callable[[FamilyName], ModelFile]) -> Family:
 @pytest.fixture(scope="module")
 def runner(family: Family) -> Iterator[BatchRunner]:
     with CompileTracker() as compiles:
-        yield BatchRunner(family, device_named("cpu"), compiles, decodes=True)
+        yield BatchRunner(family, device_named("cpu"), compiles, decodes=True, run_ahead_steps=2)
 
 
 @dataclass
