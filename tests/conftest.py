@@ -12,13 +12,14 @@ import pytest
 SESSION_VARIABLE = "PIXELPOD_TEST_SESSION"
 EXIT_SECONDS = 5.0
 
+# Before any test imports torch: the tests' own process computes on the CPU, also where torch_tpu is installed.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _session_leaves_no_process() -> Iterator[None]:
     """Mark every process that the tests start, so that orphans are found too, and look for them at the end."""
     os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
-    # Tests choose their device; an installed torch_tpu must not be loaded into this process.
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     yield
     left = _still_running(_marked_processes())
     assert not left, f"the test session left processes behind: {left}"

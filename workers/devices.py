@@ -167,6 +167,7 @@ class Tpu(Device):
         except ValueError as error:
             raise ModelRefused(f"device tpu: this host can't run {ranks} ranks: {error}") from error
         environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1"  # whatever the launcher's own says
         if execution is Execution.FUSED:
             environment["TORCH_TPU_DEFER_AND_FUSE"] = "1"
         return environment
