@@ -37,4 +37,6 @@ $(VENV)/installed-run: pyproject.toml constraints.txt
 $(VENV)/installed-dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	# The emulated TPU's plugin. It asks for jax, which nothing here needs.
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps lammps-jax-pjrt-cpu
 	touch $@ $(VENV)/installed-run

@@ -45,6 +45,28 @@ def test_client_imports_only_the_base_install() -> None:
     assert result.stdout.strip() == "imported", result.stderr
 
 
+DEVICE_FILES = {"devices.py", "tpu_launch.py", "settings.py"}
+"""Law 10: the devices, and the setting that names them. plan.py names chips, which are no devices."""
+
+
+def test_devices_differ_in_one_place_only() -> None:
+    found = [
+        f"{file.name}:{node.lineno}"
+        for file in sorted((REPOSITORY / "workers").rglob("*.py"))
+        if file.name not in DEVICE_FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if _names_an_accelerator(node)
+    ]
+    assert not found
+
+
+def _names_an_accelerator(node: ast.AST) -> bool:
+    names = {"tpu", "cuda"}
+    if isinstance(node, ast.Constant):
+        return node.value in names
+    return isinstance(node, ast.Attribute) and node.attr in names
+
+
 def _imports(file: Path, package: str) -> list[str]:
     """Return what `file` imports; for the command line, whose commands import lazily, only at module level."""
     tree = ast.parse(file.read_text())

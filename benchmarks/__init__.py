@@ -1,0 +1,1 @@
+"""Speed, as ratios against a baseline in the same run."""
