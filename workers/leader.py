@@ -135,10 +135,15 @@ class _Progress:
         self._request = request
         self._steps = steps
         self._done = 0
-        self._started = time.monotonic()
+        self._started = self._first_done = time.monotonic()
 
     def step_done(self, step: int) -> None:
+        now = time.monotonic()
         self._done += 1
-        seconds_a_step = (time.monotonic() - self._started) / self._done
+        if self._done == 1:
+            # The text encoders' time is within; later steps tell better.
+            seconds_a_step, self._first_done = now - self._started, now
+        else:
+            seconds_a_step = (now - self._first_done) / (self._done - 1)
         self._request.seconds_left = seconds_a_step * (self._steps - self._done)
         self._request.post_progress(self._done, self._steps)
