@@ -13,10 +13,13 @@ from diffusers import TensorParallelConfig
 from transformers import DistributedConfig
 
 from workers.devices import Device
-from workers.model_file import Execution, ModelFile, Placement
+from workers.model_file import CompileScope, Execution, ModelFile, Placement
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+_REPEATED_BLOCKS = {"SD3Transformer2DModel": ["JointTransformerBlock"]}
+"""The blocks of transformers for which diffusers names none."""
 
 _SPARE_GRAPHS = 8
 """Recompiles allowed beyond the shapes that a model file names: torch's own default."""
@@ -98,7 +101,7 @@ def _dtype(model: ModelFile) -> torch.dtype:
 
 
 def _compile(pipeline: Any, model: ModelFile, device: Device) -> None:
-    """Compile the transformer at first use of each shape.
+    """Compile what the model file's scope says, each module at first use of each shape.
 
     It is the forward method that gets compiled, not the module: offload puts its hooks around the method, and they
     can't be traced.
@@ -108,7 +111,30 @@ def _compile(pipeline: Any, model: ModelFile, device: Device) -> None:
     # Over either limit fullgraph raises. They count for this thread only.
     torch._dynamo.config.recompile_limit = graphs
     torch._dynamo.config.accumulated_recompile_limit = max(graphs, torch._dynamo.config.accumulated_recompile_limit)
+    for module in _modules_in_scope(pipeline, model.compile_scope):
+        module.forward = torch.compile(module.forward, backend=device.compile_backend, fullgraph=True, dynamic=False)
+
+
+def _modules_in_scope(pipeline: Any, scope: CompileScope) -> list[Any]:
+    """Return the modules that are compiled, each on its own."""
     transformer = pipeline.transformer
-    transformer.forward = torch.compile(
-        transformer.forward, backend=device.compile_backend, fullgraph=True, dynamic=False
-    )
+    if scope is CompileScope.REPEATED_BLOCKS:
+        names = transformer._repeated_blocks or _REPEATED_BLOCKS[type(transformer).__name__]
+        return [module for module in transformer.modules() if type(module).__name__ in names]
+    if scope is CompileScope.TRANSFORMER:
+        return [transformer]
+    encoders = [module for name, module in pipeline.components.items() if name.startswith("text_encoder")]
+    for encoder in encoders:
+        _install_capture_hooks(encoder)
+    return [transformer, *encoders, pipeline.vae.decoder]
+
+
+def _install_capture_hooks(encoder: Any) -> None:
+    """Run a text encoder once as it is.
+
+    transformers installs the hooks that capture hidden states at the first call that asks for them, which can't be
+    traced.
+    """
+    with torch.no_grad():
+        tokens = torch.zeros(1, 1, dtype=torch.long, device=encoder.device)
+        encoder(input_ids=tokens, output_hidden_states=True)

@@ -17,6 +17,8 @@ from workers.status import StatusBoard
 logger = logging.getLogger(__name__)
 
 _PROMPT = "a lighthouse on a cliff at dawn"
+_OVERLONG_PROMPT = "word " * 1024
+"""Fills every token that any encoder reads: with no padding to mask, attention is another graph."""
 _WARMING_STEPS = 1
 """The number of steps is no part of a graph."""
 _MEASURED_STEPS = 4
@@ -33,6 +35,8 @@ def warm_up(model: ModelFile, channel: ControlChannel, runner: BatchRunner, stat
         WorldBroken: if the ranks no longer work together.
     """
     status.enter(group_pb2.GROUP_STATE_WARMING, "buckets compile")
+    for batch in overlong_prompt_batches(model):
+        lead_batch(channel, runner, batch)
     for bucket in model.buckets:
         started = time.monotonic()
         for batch in warming_batches(model, bucket, runner.family):
@@ -50,6 +54,20 @@ def warming_batches(model: ModelFile, bucket: Bucket, family: Family) -> Iterato
         for max_sequence_length in model.limits.max_sequence_lengths:
             for guidance_scale in _guidance_scales(model, family):
                 yield _batch(bucket, batch_size, max_sequence_length, guidance_scale, _WARMING_STEPS)
+
+
+def overlong_prompt_batches(model: ModelFile) -> Iterator[group_pb2.RunBatch]:
+    """Yield one batch for each prompt length, whose prompt is cut. Encoders know no buckets: one bucket is enough."""
+    bucket = model.buckets[0]
+    for max_sequence_length in model.limits.max_sequence_lengths:
+        yield _batch(
+            bucket,
+            bucket.batch_sizes[0],
+            max_sequence_length,
+            model.defaults.guidance_scale,
+            _WARMING_STEPS,
+            _OVERLONG_PROMPT,
+        )
 
 
 def _measure(model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner) -> tuple[float, float]:
@@ -70,7 +88,12 @@ def _guidance_scales(model: ModelFile, family: Family) -> list[float]:
 
 
 def _batch(
-    bucket: Bucket, batch_size: int, max_sequence_length: int, guidance_scale: float, steps: int
+    bucket: Bucket,
+    batch_size: int,
+    max_sequence_length: int,
+    guidance_scale: float,
+    steps: int,
+    prompt: str = _PROMPT,
 ) -> group_pb2.RunBatch:
     return group_pb2.RunBatch(
         width=bucket.width,
@@ -79,5 +102,5 @@ def _batch(
         steps=steps,
         guidance_scale=guidance_scale,
         max_sequence_length=max_sequence_length,
-        slots=[group_pb2.Slot(prompt=_PROMPT, seed=seed) for seed in range(batch_size)],
+        slots=[group_pb2.Slot(prompt=prompt, seed=seed) for seed in range(batch_size)],
     )

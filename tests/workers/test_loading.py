@@ -15,7 +15,7 @@ from workers.compiles import CompileTracker
 from workers.devices import Cpu
 from workers.errors import ModelRefused
 from workers.families import load_family
-from workers.model_file import Bucket, Execution, FamilyName, ModelFile, Placement
+from workers.model_file import Bucket, CompileScope, Execution, FamilyName, ModelFile, Placement
 
 ROUNDING = 1e-5
 """Bound of the difference in float32 latents where weights lie elsewhere in memory: kernels round by alignment."""
@@ -72,6 +72,37 @@ def test_compiled_traces_the_whole_transformer(
         compute(compiled, [Picture(prompt="a long prompt " * 20, seed=2**64 - 1, steps=5, guidance_scale=7.5)])
         assert tracker.count() == 1
     assert torch.allclose(latents, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.usefixtures("_fresh_dynamo")
+@pytest.mark.parametrize(
+    ("name", "scope", "graphs"),
+    [
+        # Blocks of one class share a graph, but for the last of SD3, which drops the text, and the first single one of
+        # FLUX.1, whose input lies otherwise in memory.
+        (FamilyName.FLUX, CompileScope.REPEATED_BLOCKS, 3),
+        (FamilyName.FLUX2, CompileScope.REPEATED_BLOCKS, 2),
+        (FamilyName.SD3, CompileScope.REPEATED_BLOCKS, 2),
+        # The transformer, the decoder, and the text encoders, of which SD3's two CLIPs share theirs.
+        (FamilyName.FLUX, CompileScope.ALL, 4),
+        (FamilyName.FLUX2, CompileScope.ALL, 3),
+        (FamilyName.SD3, CompileScope.ALL, 4),
+    ],
+)
+@pytest.mark.parametrize("placement", [Placement.SINGLE, Placement.OFFLOAD])
+def test_scopes_compile_what_they_say(
+    name: FamilyName, scope: CompileScope, graphs: int, placement: Placement, tiny_model: Callable[..., ModelFile]
+) -> None:
+    changes = {"execution": Execution.COMPILED, "placement": placement, "compile_scope": scope}
+    compiled = load_family(tiny_model(name).model_copy(update=changes), TracedCpu(), mesh=None)
+    expected, expected_pixels = compute(load_single(tiny_model(name)), [Picture()])
+    with CompileTracker() as tracker:
+        latents, pixels = compute(compiled, [Picture()])
+        assert tracker.count() == graphs
+        compute(compiled, [Picture(prompt="a cat", seed=2**64 - 1, steps=5, guidance_scale=7.5)])
+        assert tracker.count() == graphs
+    assert torch.allclose(latents, expected, rtol=0, atol=ROUNDING)
+    assert np.abs(pixels.astype(int) - expected_pixels).max() <= 1
 
 
 @pytest.mark.usefixtures("_fresh_dynamo")

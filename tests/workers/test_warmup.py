@@ -12,7 +12,7 @@ from pixelpod.v1 import group_pb2
 from tests.workers.models import make_model, make_request
 from workers.batching import split_into_batches
 from workers.validation import check_request
-from workers.warmup import warming_batches
+from workers.warmup import overlong_prompt_batches, warming_batches
 
 CLASSIFIER_FREE: Any = SimpleNamespace(uses_guidance_pass=lambda guidance_scale: guidance_scale > 1)
 DISTILLED: Any = SimpleNamespace(uses_guidance_pass=lambda guidance_scale: False)
@@ -59,3 +59,12 @@ def test_warming_batches_are_full_and_within_the_limits() -> None:
             assert len(batch.slots) == batch.batch_size
             assert limits.min <= batch.guidance_scale <= limits.max
             assert batch.steps == 1
+
+
+def test_every_prompt_length_is_warmed_with_a_prompt_that_fills_it() -> None:
+    """FLUX.2's text encoder attends without a mask when no token is padding, which is a graph of its own."""
+    model = make_model()
+    batches = list(overlong_prompt_batches(model))
+    assert [batch.max_sequence_length for batch in batches] == list(model.limits.max_sequence_lengths)
+    for batch in batches:
+        assert all(len(slot.prompt.split()) > batch.max_sequence_length for slot in batch.slots)
