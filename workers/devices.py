@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from workers.errors import ModelRefused
@@ -57,6 +58,13 @@ class Device(ABC):
             ranks: Rank processes on this host.
             execution: How the model's operators run.
         """
+
+    def cache_environment(self, folder: Path) -> dict[str, str]:
+        """Return the environment variables that keep compiled programs in `folder`, for the next start.
+
+        Several groups may share one: what is in it is found by content and version.
+        """
+        return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch")}
 
     @abstractmethod
     def torch_device(self, local_rank: int) -> torch.device:
@@ -171,6 +179,13 @@ class Tpu(Device):
         if execution is Execution.FUSED:
             environment["TORCH_TPU_DEFER_AND_FUSE"] = "1"
         return environment
+
+    def cache_environment(self, folder: Path) -> dict[str, str]:
+        """Keep torch's traced graphs, and the programs that torch_tpu compiled of them (its tier-3 cache)."""
+        return {
+            **super().cache_environment(folder),
+            "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": str(folder / "torch_tpu"),
+        }
 
     def torch_device(self, local_rank: int) -> torch.device:
         """Return the process's one chip: every rank sees it as the current device."""

@@ -10,11 +10,14 @@ import math
 import os
 import socket
 import sys
+import tempfile
+from pathlib import Path
 
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.transport import AddressInUse
 from workers.checkpoint import verify_checkpoint
 from workers.devices import device_named
+from workers.errors import ModelRefused
 from workers.lifeline import LAUNCHER_PID_VARIABLE
 from workers.model_file import load_model_file
 from workers.settings import GroupSettings
@@ -64,6 +67,9 @@ def launch(settings: GroupSettings) -> int:
     configure_logging(settings.log_format, f"{group}/launcher")
     logger.info("starting", extra={"model": model.name, "ranks": settings.ranks, "device": settings.device})
     os.environ.update(device.prepare_environment(settings.ranks, model.execution))
+    if (cache_dir := settings.cache_dir or model.cache_dir) is not None:
+        _require_writable(cache_dir)
+        os.environ.update(device.cache_environment(cache_dir.resolve()))
     os.environ.update(settings.environment())
     os.environ[LAUNCHER_PID_VARIABLE] = str(os.getpid())
     os.environ.update(_RANK_ENVIRONMENT)
@@ -106,6 +112,20 @@ def _run_world(settings: GroupSettings, group: str) -> int:
         logger.error("the world broke for good: rank %s ended with exit code %s", rank, failure.exitcode)
         return 1
     return 0
+
+
+def _require_writable(folder: Path) -> None:
+    """Make `folder`, if it is not there, and check that files can be written there.
+
+    Raises:
+        ModelRefused: if they can't.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ModelRefused(f"cache folder {folder}: {error.strerror}; choose one that can be written") from error
 
 
 def _require_free(address: str) -> None:

@@ -156,6 +156,8 @@ class ModelFile(_Section):
     """How operators run."""
     compile_scope: Annotated[CompileScope, Field(strict=False)] = CompileScope.TRANSFORMER
     """What `compiled` compiles: the transformer, its repeated blocks, or text encoders and VAE decoder too."""
+    cache_dir: Annotated[Path | None, Field(strict=False)] = None
+    """Where compiled programs are kept for the next start; a relative path starts at the model file's folder."""
     buckets: tuple[Bucket, ...] = Field(min_length=1, strict=False)
     """The sizes served."""
     limits: Limits
@@ -191,7 +193,7 @@ class ModelFile(_Section):
 
 
 def load_model_file(file: Path) -> ModelFile:
-    """Read and check a model file; its `path` comes back absolute.
+    """Read and check a model file; its folders come back absolute.
 
     Raises:
         ModelRefused: if the file is missing, is no YAML, or breaks the schema; the message names file and key.
@@ -208,7 +210,9 @@ def load_model_file(file: Path) -> ModelFile:
         model = ModelFile.model_validate(document)
     except ValidationError as error:
         raise ModelRefused(f"model file {file}: {_explain(error)}") from error
-    return model.model_copy(update={"path": (file.parent / model.path).resolve()})
+    folders = {"path": model.path, "cache_dir": model.cache_dir}
+    absolute = {key: (file.parent / folder).resolve() for key, folder in folders.items() if folder is not None}
+    return model.model_copy(update=absolute)
 
 
 class _Loader(yaml.SafeLoader):

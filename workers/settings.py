@@ -45,6 +45,8 @@ class GroupSettings(BaseSettings):
     """Where Prometheus reads /metrics, host:port; "none" in the environment: nowhere."""
     name: str = ""
     """The group's name in answers and logs, unique in the deployment. Empty: the model's name."""
+    cache_dir: Path | None = None
+    """Where compiled programs are kept for the next start; None: where the model file says, if it does."""
     log_format: LogFormat = "text"
     """"text" for people, "json" for collectors."""
 

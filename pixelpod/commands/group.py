@@ -25,6 +25,9 @@ def group(
         str | None, typer.Option(metavar="ADDRESS", help="Where /metrics listens, host:port, or none.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The group's name, unique in the deployment.")] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where compiled programs are kept for the next start.")
+    ] = None,
     max_restarts: Annotated[int | None, typer.Option(help="How often a broken world is started again.")] = None,
     queue_limit: Annotated[
         int | None, typer.Option(help="Requests that wait for the device; more are refused.")
@@ -52,6 +55,7 @@ def group(
         listen=listen,
         metrics=metrics,
         name=name,
+        cache_dir=cache_dir,
         max_restarts=max_restarts,
         queue_limit=queue_limit,
         drain_seconds=drain_seconds,

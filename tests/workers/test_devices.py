@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import diffusers.hooks.tensor_parallel
 import pytest
@@ -96,3 +97,12 @@ def test_sharding_on_cpu_is_undone() -> None:
     with pytest.raises(ValueError, match="broken"), device_named("cpu").sharding():
         raise ValueError("broken")
     assert state() == before
+
+
+def test_compile_cache_lies_in_the_folder(tmp_path: Path) -> None:
+    for name in ("cpu", "cuda"):
+        assert device_named(name).cache_environment(tmp_path) == {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/torch"}
+    assert device_named("tpu").cache_environment(tmp_path) == {
+        "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/torch",
+        "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": f"{tmp_path}/torch_tpu",
+    }

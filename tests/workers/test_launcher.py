@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -51,6 +52,30 @@ def test_models_that_cannot_be_served(tiny_model_file: Callable[[FamilyName], Pa
         launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), ranks=2, **NONE_TAKEN))
     with pytest.raises(ModelRefused, match="1, 2"):
         launch(GroupSettings(model=tiny_model_file(FamilyName.FLUX2), ranks=5, **NONE_TAKEN))
+
+
+@pytest.fixture
+def _environment_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+@pytest.mark.usefixtures("_environment_is_restored")
+def test_cache_folder_is_made_and_handed_to_the_ranks(
+    tiny_model_file: Callable[[FamilyName], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.launcher._run_world", lambda *_: 0)
+    cache = tmp_path / "new" / "cache"
+    assert launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), cache_dir=cache, **NONE_TAKEN)) == 0
+    assert cache.is_dir()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(cache / "torch")
+
+
+@pytest.mark.usefixtures("_environment_is_restored")
+def test_cache_folder_that_cannot_be_written(tiny_model_file: Callable[[FamilyName], Path], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = tmp_path / "file" / "cache"
+    with pytest.raises(ModelRefused, match=f"cache folder {cache}"):
+        launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), cache_dir=cache, **NONE_TAKEN))
 
 
 def test_refusing_needs_no_torch() -> None:
