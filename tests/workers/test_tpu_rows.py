@@ -24,7 +24,11 @@ require_emulated_tpu()
 
 SECONDS = 400.0
 BOUNDS = {"float32": 1e-4, "bfloat16": 0.1}
-"""Largest difference of latents, relative to the largest latent: measured 1e-6 to 2e-5, and 0.02 to 0.06."""
+"""Largest difference of latents, as a part of the largest latent, for `PICTURE` (guidance 4).
+
+Not a bound for every request: at guidance 7.5 FLUX.2 in float32 differed by 2.3e-4 of the largest latent, and in bfloat16,
+where the tiny model amplifies rounding, by about a tenth.
+"""
 
 
 @pytest.mark.timeout(SECONDS + 60)
@@ -65,8 +69,7 @@ def test_compile_cache_saves_the_next_start_and_never_breaks_it(tiny_model_file,
     cold, pixels = start()
     assert cold > 50
     warm, same_pixels = start()
-    # Not always 0: a process that ended right after its last compiles left 3 to 13 of its programs out of the cache.
-    assert warm < cold / 4
+    assert warm == 0
     assert np.array_equal(same_pixels, pixels)
     for file in (tmp_path / "cache").rglob("*"):
         if file.is_file():

@@ -48,7 +48,9 @@ def main(execution: Execution, dtype: str, folder: Path, families: Sequence[Fami
         latents, pixels = compute(loaded, [PICTURE])
         np.savez(folder / f"{family}.npz", latents=latents.float().cpu().numpy(), pixels=pixels)
     dist.destroy_process_group()
-    print(torch.tpu._get_cache_stats().num_compilations)
+    # Not num_compilations: reading torch_tpu's cache on disk also starts local compiles, at random, and counts them.
+    programs = torch.tpu._get_cache_stats().per_entry_stats
+    print(sum(program.compilation_duration.total_seconds() > 0 for program in programs))
 
 
 def _one_rank_world(device: Any) -> Any:
