@@ -26,8 +26,8 @@ SECONDS = 400.0
 BOUNDS = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest difference of latents, as a part of the largest latent, for `PICTURE` (guidance 4).
 
-Not a bound for every request: at guidance 7.5 FLUX.2 in float32 differed by 2.3e-4 of the largest latent, and in bfloat16,
-where the tiny model amplifies rounding, by about a tenth.
+Not a bound for every request: at guidance 7.5 FLUX.2 in float32 differed by 2.3e-4 of the largest latent, and in
+bfloat16, where the tiny model amplifies rounding, by about a tenth.
 """
 
 
