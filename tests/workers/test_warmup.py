@@ -57,6 +57,7 @@ def test_warming_batches_are_full_and_within_the_limits() -> None:
     for bucket in model.buckets:
         for batch in warming_batches(model, bucket, CLASSIFIER_FREE):
             assert len(batch.slots) == batch.batch_size
+            assert batch.steps == 2, "the second step can meet operators that the first does not"
             assert limits.min <= batch.guidance_scale <= limits.max
             assert batch.steps == 1
 
