@@ -45,7 +45,7 @@ def test_client_imports_only_the_base_install() -> None:
     assert result.stdout.strip() == "imported", result.stderr
 
 
-DEVICE_FILES = {"devices.py", "tpu_launch.py", "settings.py"}
+DEVICE_FILES = {"devices.py", "tpu_launch.py", "tpu_compile.py", "settings.py"}
 """Law 10: the devices, and the setting that names them. plan.py names chips, which are no devices."""
 
 

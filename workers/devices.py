@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from workers.errors import ModelRefused
 from workers.model_file import Execution, ModelFile
+from workers.tpu_launch import tpu_environment
 
 if TYPE_CHECKING:
     import torch
+
+    from workers.tpu_compile import OverlappedCompiles
 
 
 class Mark(Protocol):
@@ -27,6 +32,17 @@ class Mark(Protocol):
 
     def synchronize(self) -> None:
         """Wait until everything before it was computed. Raises what went wrong in computing it."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What a device's own compiler made since the process started, beside or within torch.compile's graphs."""
+
+    compiled: int = 0
+    cached: int = 0
+    """Found in a cache that outlives the process. On an asynchronous device, for a moment, also those compiling."""
+    seconds: float = 0.0
+    """Of compiling."""
 
 
 class Device(ABC):
@@ -40,6 +56,8 @@ class Device(ABC):
     """For torch.compile."""
     can_fuse: ClassVar[bool] = False
     """Whether execution `fused` exists here."""
+    can_overlap_compiles: ClassVar[bool] = False
+    """Whether `compile` can leave graphs to the compiler and go on."""
 
     def verify(self, model: ModelFile) -> None:
         """Check that this device can run the model as its file asks.
@@ -51,12 +69,19 @@ class Device(ABC):
             raise ModelRefused(f"model {model.name}: execution fused needs device tpu; on {self.name} use eager")
 
     @abstractmethod
-    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+    def prepare_environment(
+        self, ranks: int, execution: Execution = Execution.EAGER, nodes: int = 1, node_rank: int = 0
+    ) -> dict[str, str]:
         """Return the environment variables that rank processes need before they start.
 
         Args:
             ranks: Rank processes on this host.
             execution: How the model's operators run.
+            nodes: Hosts of the group.
+            node_rank: The number of this host.
+
+        Raises:
+            ModelRefused: if this host can't run so many ranks.
         """
 
     def cache_environment(self, folder: Path) -> dict[str, str]:
@@ -84,6 +109,34 @@ class Device(ABC):
         event.record()
         return event
 
+    def programs(self) -> Programs | None:
+        """Return what the device's compiler made so far; None where it does not count.
+
+        It can lag behind what was dispatched, until `synchronize`.
+        """
+        return None
+
+    def compile(self, function: Callable[..., Any], overlapped: bool = False) -> Callable[..., Any]:
+        """Return `function` compiled to one graph for each shape of its arguments.
+
+        Args:
+            function: A forward method.
+            overlapped: Its graphs can be submitted first and waited for later: see `submit_graphs`.
+        """
+        import torch
+
+        return torch.compile(function, backend=self.compile_backend, fullgraph=True, dynamic=False)
+
+    def submit_graphs(self, calls: Iterable[Callable[[], object]]) -> None:
+        """Make calls that end as soon as they meet a new graph of an `overlapped` function, then compile all at once.
+
+        Only for a device that `can_overlap_compiles`.
+
+        Raises:
+            Exception: of a call, or what the compiler says about the first graph that it can't compile.
+        """
+        raise NotImplementedError(f"{self.name} compiles one graph after the other")
+
     @contextmanager
     def sharding(self) -> Iterator[None]:
         """Within this context diffusers shards models on a mesh of this device."""
@@ -100,7 +153,9 @@ class Cpu(Device):
     process_group_backend = "gloo"
     compile_backend = "inductor"
 
-    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+    def prepare_environment(
+        self, ranks: int, execution: Execution = Execution.EAGER, nodes: int = 1, node_rank: int = 0
+    ) -> dict[str, str]:
         """Hide accelerators, which diffusers and transformers would pick on their own, and share out the cores."""
         environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "CUDA_VISIBLE_DEVICES": ""}
         if ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -157,24 +212,15 @@ class Tpu(Device):
     process_group_backend = "cpu:gloo,tpu:tpu_dist"
     compile_backend = "tpu"
     can_fuse = True
+    can_overlap_compiles = True
+    _programs = Programs()
+    _compiling = False
 
-    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
-        """Return the slice's topology and addresses as torch_tpu finds them on this host.
-
-        Raises:
-            ModelRefused: if torch_tpu is not installed, or finds no chips that so many ranks can use.
-        """
-        try:
-            import torch_tpu  # noqa: F401 -- it makes torch.tpu
-            from torch.tpu.distributed import set_tpu_launch_env  # type: ignore[import-not-found]  # see above
-        except ImportError as error:
-            raise ModelRefused("device tpu needs torch_tpu: pip install 'pixelpod[tpu]'") from error
-        before = dict(os.environ)
-        try:
-            set_tpu_launch_env(nproc_per_node=ranks)
-        except ValueError as error:
-            raise ModelRefused(f"device tpu: this host can't run {ranks} ranks: {error}") from error
-        environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    def prepare_environment(
+        self, ranks: int, execution: Execution = Execution.EAGER, nodes: int = 1, node_rank: int = 0
+    ) -> dict[str, str]:
+        """Return the slice's topology and addresses as torch_tpu finds them on this host."""
+        environment = tpu_environment(ranks, nodes, node_rank)
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1"  # whatever the launcher's own says
         if execution is Execution.FUSED:
             environment["TORCH_TPU_DEFER_AND_FUSE"] = "1"
@@ -185,6 +231,8 @@ class Tpu(Device):
         return {
             **super().cache_environment(folder),
             "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": str(folder / "torch_tpu"),
+            # By default torch_tpu also compiles each program that it reads there, and takes what comes first.
+            "TORCH_TPU_INTERNAL_TIER3_COMPILATION_CACHE_LOCAL_BACKUP_TASK": "0",
         }
 
     def torch_device(self, local_rank: int) -> torch.device:
@@ -192,6 +240,37 @@ class Tpu(Device):
         import torch
 
         return torch.device("tpu", torch.accelerator.current_device_index())
+
+    @cached_property
+    def _overlapped(self) -> OverlappedCompiles:
+        from workers.tpu_compile import OverlappedCompiles
+
+        return OverlappedCompiles()
+
+    def compile(self, function: Callable[..., Any], overlapped: bool = False) -> Callable[..., Any]:
+        """See `Device.compile`."""
+        return self._overlapped.compile(function) if overlapped else super().compile(function)
+
+    def submit_graphs(self, calls: Iterable[Callable[[], object]]) -> None:
+        """See `Device.submit_graphs`."""
+        self._overlapped.submit(calls)
+
+    def programs(self) -> Programs:
+        """Return torch_tpu's counters: each operator of execution `eager` is a program, and so is a graph.
+
+        `num_compilations` is true only without the task that `cache_environment` turns off: it counts its compiles too.
+        """
+        import torch
+
+        module: Any = torch.tpu  # type: ignore[attr-defined]  # torch_tpu makes it
+        stats = module._get_cache_stats()
+        compiled, cached = stats.num_compilations, module._get_cache_misses() - stats.num_compilations
+        if self._compiling or (compiled, cached) != (self._programs.compiled, self._programs.cached):
+            # Not for each step: it takes half a millisecond.
+            seconds = [entry.compilation_duration.total_seconds() for entry in stats.per_entry_stats]
+            self._programs = Programs(compiled, cached, sum(seconds))
+            self._compiling = compiled > sum(each > 0 for each in seconds)
+        return self._programs
 
     def adapt(self, pipeline: Any) -> None:
         """Make the VAE's group norms read contiguous memory.
@@ -212,7 +291,9 @@ class Cuda(Device):
     process_group_backend = "cpu:gloo,cuda:nccl"
     compile_backend = "inductor"
 
-    def prepare_environment(self, ranks: int, execution: Execution = Execution.EAGER) -> dict[str, str]:
+    def prepare_environment(
+        self, ranks: int, execution: Execution = Execution.EAGER, nodes: int = 1, node_rank: int = 0
+    ) -> dict[str, str]:
         """Hide other accelerators."""
         return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 

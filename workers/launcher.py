@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import socket
 import sys
 import tempfile
+from ipaddress import ip_address
 from pathlib import Path
 
 from pixelpod.server.logs import configure_logging
@@ -36,7 +38,7 @@ _CHATTY_LOGGERS = (
 """torchrun's, whose warnings tell how it works; its errors tell which rank ended how."""
 
 _RANK_ENVIRONMENT = {
-    "GLOO_SOCKET_IFNAME": "lo",  # ranks of one host have nothing to say to the network
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "1",  # every node has as many ranks: their numbers follow from its own
     "HF_HUB_OFFLINE": "1",  # checkpoints are local folders
     "TQDM_DISABLE": "1",  # the log is no terminal
     "TRANSFORMERS_VERBOSITY": "error",
@@ -50,29 +52,32 @@ def launch(settings: GroupSettings) -> int:
     Only the main thread can call this: it handles signals, and its death is what ends the ranks.
 
     Returns:
-        The exit code: 0 after a signal, 1 when the world broke for good.
+        The exit code: 0 after a signal, 1 when the world broke for good or another node did not come.
 
     Raises:
         ModelRefused: before any process starts, if the model can't be served as the model file and `ranks` ask.
-        AddressInUse: before any process starts, if `listen` or `metrics` can't be had.
+        AddressInUse: before any process starts, if an address that this node listens on can't be had.
     """
     model = load_model_file(settings.model)
     device = device_named(settings.device)
     device.verify(model)
-    verify_checkpoint(model, settings.ranks)
-    for address in (settings.listen, settings.metrics):
-        if address is not None:
-            _require_free(address)
+    verify_checkpoint(model, settings.world_size)
+    if settings.node_rank == 0:
+        for address in (settings.listen, settings.metrics, settings.rendezvous if settings.nodes > 1 else None):
+            if address is not None:
+                _require_free(address)
     group = settings.name or model.name
-    configure_logging(settings.log_format, f"{group}/launcher")
-    logger.info("starting", extra={"model": model.name, "ranks": settings.ranks, "device": settings.device})
-    os.environ.update(device.prepare_environment(settings.ranks, model.execution))
+    configure_logging(settings.log_format, f"{group}/launcher{settings.node_rank or ''}")
+    logger.info("starting", extra={"model": model.name, "ranks": settings.world_size, "device": settings.device})
+    os.environ.update(device.prepare_environment(settings.ranks, model.execution, settings.nodes, settings.node_rank))
     if (cache_dir := settings.cache_dir or model.cache_dir) is not None:
         _require_writable(cache_dir)
         os.environ.update(device.cache_environment(cache_dir.resolve()))
     os.environ.update(settings.environment())
     os.environ[LAUNCHER_PID_VARIABLE] = str(os.getpid())
     os.environ.update(_RANK_ENVIRONMENT)
+    if _on_one_host(settings):
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks have nothing to say to the network
     return _run_world(settings, group)
 
 
@@ -85,17 +90,25 @@ def _run_world(settings: GroupSettings, group: str) -> int:
     from workers import rendezvous
     from workers.torch_logs import adopt_torch_logs
 
+    def stop(number: int, _: object) -> None:
+        raise SignalException(f"got signal {number}", signal.Signals(number))
+
+    # Until ranks run: from then on the agent handles signals in the same way.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     rendezvous.register()
     adopt_torch_logs()
     for name in _CHATTY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=settings.nodes,
+        max_nodes=settings.nodes,
         nproc_per_node=settings.ranks,
         run_id=group,
         role=group,
-        rdzv_backend=rendezvous.BACKEND,
+        rdzv_backend=rendezvous.NODES if settings.nodes > 1 else rendezvous.ONE_NODE,
+        rdzv_endpoint=settings.rendezvous or "",
+        rdzv_configs={"rank": settings.node_rank, "timeout": settings.join_timeout_seconds},
         max_restarts=settings.max_restarts,
         monitor_interval=0.1,
         signals_to_handle="SIGTERM,SIGINT",
@@ -111,7 +124,20 @@ def _run_world(settings: GroupSettings, group: str) -> int:
         rank, failure = failed.get_first_failure()
         logger.error("the world broke for good: rank %s ended with exit code %s", rank, failure.exitcode)
         return 1
+    except rendezvous.NodesMissing as missing:
+        logger.error("the other nodes did not come: %s", missing)
+        return 1
     return 0
+
+
+def _on_one_host(settings: GroupSettings) -> bool:
+    """Tell whether all ranks are on this host: there is one node, or the nodes meet on loopback."""
+    if settings.nodes == 1 or settings.rendezvous is None:
+        return True
+    try:
+        return ip_address(settings.rendezvous.rpartition(":")[0].strip("[]")).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _require_writable(folder: Path) -> None:

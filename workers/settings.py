@@ -39,6 +39,14 @@ class GroupSettings(BaseSettings):
     """Rank processes on this host, one device each."""
     device: Literal["cpu", "tpu", "cuda"] = "cpu"
     """What the ranks compute on."""
+    nodes: int = Field(default=1, ge=1)
+    """Hosts of the group, each with a launcher and as many ranks."""
+    node_rank: int = Field(default=0, ge=0)
+    """The number of this host, from 0. Node 0 has the endpoint."""
+    rendezvous: Address | None = None
+    """Where the launcher of node 0 listens for the others, host:port, the same on all; needed when nodes is above 1."""
+    join_timeout_seconds: Seconds = 600.0
+    """How long a launcher waits for the launchers of the other nodes, at the start and after the world broke."""
     listen: Address = "127.0.0.1:7861"
     """Where the group's endpoint listens, host:port. Only frontends call it."""
     metrics: Address | None = "127.0.0.1:9091"
@@ -77,9 +85,18 @@ class GroupSettings(BaseSettings):
     def _consistent(self) -> Self:
         if self.listen == self.metrics and not self.listen.endswith(":0"):
             raise ValueError("listen and metrics must be different addresses")
+        if self.node_rank >= self.nodes:
+            raise ValueError("node_rank must be below nodes")
+        if self.nodes > 1 and self.rendezvous is None:
+            raise ValueError("rendezvous, the address of node 0, is needed when nodes is above 1")
         if self.heartbeat_seconds * 2 > self.control_timeout_seconds:
             raise ValueError("control_timeout_seconds must be at least twice heartbeat_seconds")
         return self
+
+    @property
+    def world_size(self) -> int:
+        """Rank processes on all nodes together."""
+        return self.nodes * self.ranks
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables from which `GroupSettings()` comes out the same in another process."""

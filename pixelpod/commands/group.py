@@ -16,8 +16,13 @@ from pixelpod.exit_codes import ExitCode
 
 def group(
     model: Annotated[Path | None, typer.Option(metavar="FILE", help="The model file.")] = None,
-    ranks: Annotated[int | None, typer.Option(help="Rank processes, one device each.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Rank processes on this host, one device each.")] = None,
     device: Annotated[DeviceName | None, DEVICE] = None,
+    nodes: Annotated[int | None, typer.Option(help="Hosts of the group.")] = None,
+    node_rank: Annotated[int | None, typer.Option(help="The number of this host, from 0.")] = None,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where node 0 listens for the other nodes, host:port.")
+    ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where the endpoint listens, host:port.")
     ] = None,
@@ -52,6 +57,9 @@ def group(
         model=model,
         ranks=ranks,
         device=device,
+        nodes=nodes,
+        node_rank=node_rank,
+        rendezvous=rendezvous,
         listen=listen,
         metrics=metrics,
         name=name,

@@ -105,4 +105,5 @@ def test_compile_cache_lies_in_the_folder(tmp_path: Path) -> None:
     assert device_named("tpu").cache_environment(tmp_path) == {
         "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/torch",
         "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": f"{tmp_path}/torch_tpu",
+        "TORCH_TPU_INTERNAL_TIER3_COMPILATION_CACHE_LOCAL_BACKUP_TASK": "0",
     }

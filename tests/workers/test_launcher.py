@@ -78,6 +78,44 @@ def test_cache_folder_that_cannot_be_written(tiny_model_file: Callable[[FamilyNa
         launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), cache_dir=cache, **NONE_TAKEN))
 
 
+def test_all_nodes_count_as_ranks(tiny_model_file: Callable[[FamilyName], Path]) -> None:
+    nodes = {"nodes": 5, "rendezvous": "127.0.0.1:0"}
+    with pytest.raises(ModelRefused, match="1, 2"):
+        launch(GroupSettings(model=tiny_model_file(FamilyName.FLUX2), **nodes, **NONE_TAKEN))
+
+
+@pytest.mark.usefixtures("_environment_is_restored")
+def test_only_node_0_listens(tiny_model_file: Callable[[FamilyName], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        node = {"model": tiny_model_file(FamilyName.FLUX2), "nodes": 2, "rendezvous": address, **NONE_TAKEN}
+        with pytest.raises(AddressInUse, match=f"cannot listen on {address}"):
+            launch(GroupSettings(**node))
+        monkeypatch.setattr("workers.launcher._run_world", lambda *_: 0)
+        assert launch(GroupSettings(**node, node_rank=1)) == 0
+
+
+@pytest.mark.usefixtures("_environment_is_restored")
+@pytest.mark.parametrize(
+    ("settings", "interface"),
+    [
+        ({}, "lo"),
+        ({"nodes": 2, "node_rank": 1, "rendezvous": "[::1]:29400"}, "lo"),
+        ({"nodes": 2, "node_rank": 1, "rendezvous": "node0:29400"}, "eth7"),
+    ],
+)
+def test_ranks_of_one_host_stay_on_loopback(
+    tiny_model_file: Callable[[FamilyName], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    interface: str,
+) -> None:
+    monkeypatch.setattr("workers.launcher._run_world", lambda *_: 0)
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth7"
+    assert launch(GroupSettings(model=tiny_model_file(FamilyName.FLUX2), **settings, **NONE_TAKEN)) == 0
+    assert os.environ["GLOO_SOCKET_IFNAME"] == interface
+
+
 def test_refusing_needs_no_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import workers.launcher, workers.rank; print('imported')"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -29,6 +29,12 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("device", "gpu"),
         ("listen", "localhost"),
         ("listen", "127.0.0.1:65536"),
+        ("nodes", 0),
+        ("nodes", 2),
+        ("node_rank", 1),
+        ("node_rank", -1),
+        ("rendezvous", "host"),
+        ("join_timeout_seconds", 0),
         ("queue_limit", 0),
         ("drain_seconds", float("inf")),
         ("max_request_seconds", 0),
@@ -39,6 +45,11 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_settings_out_of_bounds_are_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):
         GroupSettings(model=Path("m.yaml"), **{name: value})
+
+
+def test_several_nodes_have_as_many_ranks_each() -> None:
+    settings = GroupSettings(model=Path("m.yaml"), ranks=4, nodes=2, node_rank=1, rendezvous="node0:29400")
+    assert settings.world_size == 8
 
 
 def test_every_setting_is_documented() -> None:
