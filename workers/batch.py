@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pixelpod.v1 import group_pb2
 from workers.boundary import NO_PART, Boundary, outcome_of
+from workers.loading import overlaps_compiles
 from workers.run_ahead import RunAhead
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class StageSeconds:
     denoise: float = 0.0
     decode: float = 0.0
     compile: float = 0.0
-    """Within the others."""
+    """Within the others, on the slowest rank; `lead_batch` fills it in, since it takes all ranks to know."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class BatchRunner:
     ) -> None:
         self.family = family
         self._device = device
-        self._compiles = compiles
+        self.compiles = compiles
         self._decodes = decodes
         self._run_ahead_steps = run_ahead_steps
 
@@ -104,8 +106,7 @@ class BatchRunner:
             BatchAborted: if rank 0 decided to give the batch up.
             WorldBroken: if the ranks no longer work together.
         """
-        attempt = _Attempts(batch, boundary, self._device, self._compiles)
-        compiled_before = self._compiles.seconds()
+        attempt = _Attempts(batch, boundary, self._device, self.compiles)
         try:
             positives, negatives = attempt("encode", lambda: self._encode(batch))
             denoising = attempt("denoise", lambda: self.family.start(batch, positives, negatives))
@@ -124,12 +125,33 @@ class BatchRunner:
         except BatchAborted:
             self.family.release()
             raise
-        attempt.seconds.compile = self._compiles.seconds() - compiled_before
         return BatchResult(
             pixels=None if pixels is None else pixels[: len(batch.slots)],
             notes=_notes(positives, negatives),
             seconds=attempt.seconds,
         )
+
+    def submit_graphs(self, batches: Iterable[group_pb2.RunBatch]) -> None:
+        """Compile the transformer's graphs for these batches at once, where that is possible, and compute nothing.
+
+        It saves time only: whatever goes wrong here goes wrong again when one of the batches is run.
+        """
+        if not overlaps_compiles(self.family.model, self._device):
+            return
+        try:
+            self._device.submit_graphs(partial(self._reach_transformer, batch) for batch in batches)
+        except Exception as failure:  # noqa: BLE001 -- see above
+            logger.warning("graphs will be compiled one after the other, because of %s", type(failure).__name__)
+
+    def _reach_transformer(self, batch: group_pb2.RunBatch) -> None:
+        try:
+            bucket = f"{batch.width}x{batch.height}"
+            with self.compiles.at(_COMPONENTS["encode"], bucket):
+                positives, negatives = self._encode(batch)
+            with self.compiles.at(_COMPONENTS["denoise"], bucket, submits=True):
+                self.family.step(self.family.start(batch, positives, negatives))
+        finally:
+            self.family.release()
 
     def _encode(self, batch: group_pb2.RunBatch) -> tuple[list[Conditioning], list[Conditioning] | None]:
         """Encode every slot's prompt, and its negative prompt where guidance has a pass of its own."""

@@ -7,7 +7,7 @@ a command costs one broadcast; what is left of a longer one follows in a second 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -72,11 +72,15 @@ class ControlChannel:
 
     def gather(self, number: int) -> list[int]:
         """Give `number` (64 bits) to rank 0. Returns there all ranks' numbers in the order of the ranks, else none."""
-        mine = torch.tensor([number], dtype=torch.int64)
+        return [number for (number,) in self.gather_rows([number])]
+
+    def gather_rows(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Give `numbers`, as many on every rank, to rank 0. Returns there a row for each rank, else none."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
         gathered = [torch.empty_like(mine) for _ in range(self.ranks)] if self.rank == 0 else None
-        with _world_breaks("gathering outcomes"):
+        with _world_breaks("gathering numbers"):
             dist.gather(mine, gathered, dst=0, group=self._group)
-        return [int(each.item()) for each in gathered or ()]
+        return [row.tolist() for row in gathered or ()]
 
     def _parse(self, payload: bytes) -> group_pb2.Command:
         self._sequence += 1

@@ -39,7 +39,7 @@ def describe(model: ModelFile) -> images_pb2.Model:
 def _describe_limits(limits: Limits, largest_area: int) -> images_pb2.Limits:
     lengths = sorted(limits.max_sequence_lengths)
     return images_pb2.Limits(
-        steps=images_pb2.IntegerLimits(minimum=limits.steps.min, maximum=limits.steps.max),
+        steps=images_pb2.IntegerLimits(minimum=limits.steps.min, maximum=limits.steps.max, choices=limits.steps_served),
         guidance_scale=images_pb2.NumberLimits(minimum=limits.guidance_scale.min, maximum=limits.guidance_scale.max),
         num_images=images_pb2.IntegerLimits(minimum=limits.num_images.min, maximum=limits.num_images.max),
         max_sequence_length=images_pb2.IntegerLimits(minimum=lengths[0], maximum=lengths[-1], choices=lengths),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from pixelpod.server.errors import ComputationFailed, RequestError
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.batch import BatchAborted, BatchResult, BatchRunner
 from workers.boundary import LeaderBoundary
+from workers.compile_reports import Report, gather_reports, total
 from workers.control import ControlChannel
 from workers.delivery import Delivery
 from workers.families import NotFinite
@@ -27,6 +29,7 @@ def lead_batch(
     batch: group_pb2.RunBatch,
     wanted: Callable[[], bool] = lambda: True,
     on_step: Callable[[int], None] = lambda step: None,
+    on_reports: Callable[[Sequence[Report]], None] = lambda reports: None,
 ) -> BatchResult:
     """Have all ranks compute `batch`. See `BatchRunner.run`.
 
@@ -36,9 +39,18 @@ def lead_batch(
         batch: What to compute.
         wanted: Tells at each boundary whether anybody still waits.
         on_step: Told the number of steps done, after each.
+        on_reports: Told what each rank compiled for the batch, also when it was given up.
     """
     channel.send(group_pb2.Command(run_batch=batch))
-    return runner.run(batch, LeaderBoundary(channel, wanted), on_step)
+    try:
+        result = runner.run(batch, LeaderBoundary(channel, wanted), on_step)
+    except BatchAborted:
+        on_reports(gather_reports(channel, runner.compiles.take()))
+        raise
+    reports = gather_reports(channel, runner.compiles.take())
+    on_reports(reports)
+    result.seconds.compile = max(total(report).seconds for report in reports)
+    return result
 
 
 class Leader:
@@ -97,7 +109,14 @@ class Leader:
         progress = _Progress(request, steps=sum(batch.steps for batch in request.batches))
         for batch in request.batches:
             try:
-                result = lead_batch(self._channel, self._runner, batch, lambda: request.wanted, progress.step_done)
+                result = lead_batch(
+                    self._channel,
+                    self._runner,
+                    batch,
+                    lambda: request.wanted,
+                    progress.step_done,
+                    partial(self._count_compiles, batch),
+                )
             except BatchAborted as aborted:
                 request.end(self._ending(request, aborted))
                 break
@@ -110,6 +129,11 @@ class Leader:
         self._metrics.stage_took("encode", result.seconds.encode)
         self._metrics.stage_took("denoise", result.seconds.denoise)
         self._metrics.stage_took("decode", result.seconds.decode)
+
+    def _count_compiles(self, batch: group_pb2.RunBatch, reports: Sequence[Report]) -> None:
+        for report in reports:
+            for component, compiles in report.items():
+                self._metrics.compiled_after_ready(component, f"{batch.width}x{batch.height}", compiles.count)
 
     def _ending(self, request: AcceptedRequest, aborted: BatchAborted) -> RequestError:
         """Return the error of a request whose batch was given up."""

@@ -112,7 +112,18 @@ def _compile(pipeline: Any, model: ModelFile, device: Device) -> None:
     torch._dynamo.config.recompile_limit = graphs
     torch._dynamo.config.accumulated_recompile_limit = max(graphs, torch._dynamo.config.accumulated_recompile_limit)
     for module in _modules_in_scope(pipeline, model.compile_scope):
-        module.forward = torch.compile(module.forward, backend=device.compile_backend, fullgraph=True, dynamic=False)
+        overlapped = module is pipeline.transformer and overlaps_compiles(model, device)
+        module.forward = device.compile(module.forward, overlapped)
+
+
+def overlaps_compiles(model: ModelFile, device: Device) -> bool:
+    """Tell whether the transformer's graphs of all buckets can be compiled at once.
+
+    Not the graphs of its blocks, since the second block needs what the first one computes. Not with several ranks:
+    whether torch_tpu compiles sharded graphs in any order was never tried on a slice.
+    """
+    whole = model.execution is Execution.COMPILED and model.compile_scope is not CompileScope.REPEATED_BLOCKS
+    return whole and device.can_overlap_compiles and model.placement is not Placement.TENSOR_PARALLEL
 
 
 def _modules_in_scope(pipeline: Any, scope: CompileScope) -> list[Any]:

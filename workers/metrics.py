@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -12,6 +13,9 @@ from pixelpod.v1 import group_pb2
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.status import StatusBoard
+
+if TYPE_CHECKING:
+    from workers.compiles import Compiles
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 240, 300, 450, 600)
 """They reach the longest request, so that no quantile falls into infinity."""
@@ -63,9 +67,15 @@ class GroupMetrics:
         )
         self._compile_seconds = Histogram(
             f"{_PREFIX}compile_seconds",
-            "Compiles by component and bucket. After READY their count stands still.",
+            "Compiles of rank 0, and programs found in a cache, by component and bucket.",
             ["component", "bucket"],
             buckets=COMPILE_SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self._compiles_after_ready = Counter(
+            f"{_PREFIX}compiles_after_ready",
+            "Compiles of all ranks that kept a request waiting, by component and bucket. There should be none.",
+            ["component", "bucket"],
             registry=registry,
         )
         in_flight = Gauge(f"{_PREFIX}in_flight", "Requests accepted and not yet ended.", registry=registry)
@@ -86,9 +96,15 @@ class GroupMetrics:
         """Count one run of a stage."""
         self._stage_seconds.labels(stage).observe(seconds)
 
-    def compiled(self, component: str, bucket: str, seconds: float) -> None:
-        """Count a compile."""
-        self._compile_seconds.labels(component, bucket).observe(seconds)
+    def compiled(self, component: str, bucket: str, compiles: Compiles) -> None:
+        """Count what rank 0 compiled. Of several compiles at once each took the mean."""
+        for _ in range(compiles.count):
+            self._compile_seconds.labels(component, bucket).observe(compiles.seconds / compiles.count)
+
+    def compiled_after_ready(self, component: str, bucket: str, count: int) -> None:
+        """Count what a rank compiled for a request."""
+        if count:
+            self._compiles_after_ready.labels(component, bucket).inc(count)
 
     def _tell_state(self, status: StatusBoard) -> None:
         state = Gauge(f"{_PREFIX}state", "1 for the state that the group is in.", ["state"], registry=self.registry)

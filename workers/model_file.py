@@ -49,6 +49,13 @@ class CompileScope(StrEnum):
     ALL = "all"
 
 
+class OnWarmUpFailure(StrEnum):
+    """What a group does about a bucket that fails in warm-up."""
+
+    REFUSE = "refuse"
+    SERVE_WITHOUT = "serve_without"
+
+
 PositiveInt = Annotated[int, Field(ge=1)]
 Dtype = Literal["float32", "bfloat16", "float16"]
 OutputFormatName = Literal["PNG", "JPEG", "WEBP"]
@@ -109,6 +116,8 @@ class Limits(_Section):
 
     steps: IntegerRange = IntegerRange(min=1, max=50)
     """Denoising steps."""
+    steps_served: tuple[PositiveInt, ...] = Field(default=(), strict=False)
+    """The only numbers of steps served, ascending; empty: all within `steps`."""
     guidance_scale: NumberRange = NumberRange(min=0.0, max=20.0)
     """How strongly the prompt steers."""
     num_images: IntegerRange = IntegerRange(min=1, max=4)
@@ -121,6 +130,9 @@ class Limits(_Section):
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         _require_ascending("max_sequence_lengths", self.max_sequence_lengths)
+        _require_ascending("steps_served", self.steps_served)
+        if not all(self.steps.min <= steps <= self.steps.max for steps in self.steps_served):
+            raise ValueError("steps_served must be within steps")
         return self
 
 
@@ -158,6 +170,8 @@ class ModelFile(_Section):
     """What `compiled` compiles: the transformer, its repeated blocks, or text encoders and VAE decoder too."""
     cache_dir: Annotated[Path | None, Field(strict=False)] = None
     """Where compiled programs are kept for the next start; a relative path starts at the model file's folder."""
+    on_warm_up_failure: Annotated[OnWarmUpFailure, Field(strict=False)] = OnWarmUpFailure.REFUSE
+    """What happens when a bucket fails in warm-up: the group ends, or serves without the bucket."""
     buckets: tuple[Bucket, ...] = Field(min_length=1, strict=False)
     """The sizes served."""
     limits: Limits
@@ -177,6 +191,8 @@ class ModelFile(_Section):
             raise ValueError("defaults.width and defaults.height must be one of the buckets")
         if not limits.steps.min <= defaults.steps <= limits.steps.max:
             raise ValueError("defaults.steps must be within limits.steps")
+        if limits.steps_served and defaults.steps not in limits.steps_served:
+            raise ValueError("defaults.steps must be one of limits.steps_served")
         if not limits.guidance_scale.min <= defaults.guidance_scale <= limits.guidance_scale.max:
             raise ValueError("defaults.guidance_scale must be within limits.guidance_scale")
         if not limits.num_images.min <= defaults.num_images <= limits.num_images.max:
@@ -186,6 +202,12 @@ class ModelFile(_Section):
         if "text_encoder_out_layers" in self.model_fields_set and self.family is not FamilyName.FLUX2:
             raise ValueError("text_encoder_out_layers is for family flux2 only")
         return self
+
+    @property
+    def default_bucket(self) -> Bucket:
+        """The bucket of the default size."""
+        size = (self.defaults.width, self.defaults.height)
+        return next(b for b in self.buckets if (b.width, b.height) == size)
 
     def bucket(self, width: int, height: int) -> Bucket | None:
         """Return the bucket of this size in pixels, or None where it is not served."""

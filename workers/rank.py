@@ -64,15 +64,16 @@ def main() -> int:
 def _follow(settings: GroupSettings, model: ModelFile) -> None:
     """Obey rank 0 until it says that the world ends."""
     from workers.boundary import SUCCEEDED
-    from workers.follower import follow
+    from workers.follower import follow, follow_warm_up
     from workers.world import join_world
 
     world = join_world(settings, model)
-    follow(world.warming, world.runner, until="heartbeat")
+    if not follow_warm_up(world.warming, world.runner):
+        return
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     world.serving.gather(SUCCEEDED)
-    follow(world.serving, world.runner, until="shutdown")
+    follow(world.serving, world.runner)
 
 
 class _Rank0:
@@ -87,7 +88,7 @@ class _Rank0:
             model=model.name, revision=model.revision, group=group, epoch=epoch
         )
         self._queue = RequestQueue(settings.queue_limit, settings.in_flight_limit)
-        self._status = StatusBoard(group, model, settings.ranks, epoch, self._queue)
+        self._status = StatusBoard(group, model, settings.world_size, epoch, self._queue)
         self._metrics = GroupMetrics(model, self._queue, self._status)
         self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics)
 

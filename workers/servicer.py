@@ -17,7 +17,7 @@ from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.request import AcceptedRequest
 from workers.status import StatusBoard
-from workers.validation import check_request
+from workers.validation import check_request, check_warm
 
 STATUS_SECONDS = 1.0
 """WatchStatus sends at least this often."""
@@ -99,6 +99,8 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
     def _accept(self, request: group_pb2.ExecuteRequest, seconds_left: float | None) -> AcceptedRequest:
         """Return a valid request, with the caller's deadline or the group's own, whichever is nearer."""
         bucket = check_request(request, self._model)
+        measured = self._status.bucket(bucket.width, bucket.height)
+        check_warm(measured)
         batches = split_into_batches(request, bucket)
         seconds_left = (
             self._max_request_seconds if seconds_left is None else min(seconds_left, self._max_request_seconds)
@@ -107,9 +109,7 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
             request,
             batches,
             deadline=time.monotonic() + seconds_left,
-            predicted_seconds=predict_seconds(
-                batches, self._status.bucket(bucket.width, bucket.height), self._model.defaults.steps
-            ),
+            predicted_seconds=predict_seconds(batches, measured, self._model.defaults.steps),
             loop=asyncio.get_running_loop(),
         )
 

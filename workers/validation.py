@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pixelpod.server.errors import InvalidRequest, UnknownModel
-from pixelpod.v1 import group_pb2
+from collections.abc import Sequence
+
+from pixelpod.server.errors import InvalidRequest, Unavailable, UnknownModel
+from pixelpod.v1 import group_pb2, images_pb2
 from workers.model_file import Bucket, ModelFile
 
 
@@ -22,11 +24,9 @@ def check_request(request: group_pb2.ExecuteRequest, model: ModelFile) -> Bucket
         served = ", ".join(f"{b.width}x{b.height}" for b in model.buckets)
         raise InvalidRequest("width", f"{parameters.width}x{parameters.height} is not served; choose one of {served}")
     if parameters.max_sequence_length not in limits.max_sequence_lengths:
-        choices = ", ".join(map(str, limits.max_sequence_lengths))
-        raise InvalidRequest(
-            "max_sequence_length",
-            f"max_sequence_length {parameters.max_sequence_length} is not served; choose one of {choices}",
-        )
+        _refuse_choice("max_sequence_length", parameters.max_sequence_length, limits.max_sequence_lengths)
+    if limits.steps_served and parameters.steps not in limits.steps_served:
+        _refuse_choice("steps", parameters.steps, limits.steps_served)
     _check_bounds("steps", parameters.steps, limits.steps.min, limits.steps.max)
     _check_bounds("guidance_scale", parameters.guidance_scale, limits.guidance_scale.min, limits.guidance_scale.max)
     _check_bounds("num_images", parameters.num_images, limits.num_images.min, limits.num_images.max)
@@ -37,6 +37,25 @@ def check_request(request: group_pb2.ExecuteRequest, model: ModelFile) -> Bucket
         if size > limits.max_prompt_bytes:
             raise InvalidRequest(field, f"{field} has {size} bytes; send at most {limits.max_prompt_bytes}")
     return bucket
+
+
+def check_warm(bucket: images_pb2.Bucket) -> None:
+    """Refuse a bucket that the group serves without, because its warm-up failed.
+
+    Raises:
+        Unavailable: if it is not warm; another group may have it.
+    """
+    if not bucket.warm:
+        size = f"{bucket.width}x{bucket.height}"
+        raise Unavailable(
+            f"{size} is not served by this group, whose warm-up of it failed; ask for another size",
+            reason="BUCKET_NOT_WARM",
+        )
+
+
+def _refuse_choice(field: str, value: int, served: Sequence[int]) -> None:
+    choices = ", ".join(map(str, served))
+    raise InvalidRequest(field, f"{field} {value} is not served; choose one of {choices}")
 
 
 def _check_bounds(field: str, value: float, minimum: float, maximum: float) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from typing import NoReturn
 
 from pixelpod.v1 import group_pb2
-from workers.batch import BatchRunner
+from workers.batch import BatchAborted, BatchResult, BatchRunner
+from workers.compile_reports import gather_reports, total
 from workers.control import ControlChannel
+from workers.errors import ModelRefused
 from workers.families import Family
 from workers.leader import lead_batch
-from workers.model_file import Bucket, ModelFile
+from workers.model_file import Bucket, ModelFile, OnWarmUpFailure
 from workers.status import StatusBoard
 
 logger = logging.getLogger(__name__)
@@ -20,32 +23,89 @@ _PROMPT = "a lighthouse on a cliff at dawn"
 _OVERLONG_PROMPT = "word " * 1024
 """Fills every token that any encoder reads: with no padding to mask, attention is another graph."""
 _WARMING_STEPS = 2
-"""More steps make no other graph, but one is too few: FLUX.1 in eager compiled two operators more at the second."""
+"""From the second on, every step starts with what a step returned, which can lie otherwise in memory than noise."""
 _MEASURED_STEPS = 4
 """Enough for the mean of a step; the default number of steps is extrapolated from it."""
+
+
+class WarmUpFailed(Exception):
+    """A batch that a request could ask for can't be computed, on any rank.
+
+    Args:
+        batch: Which.
+        error: What rank 0 met.
+    """
+
+    def __init__(self, batch: group_pb2.RunBatch, error: Exception | None) -> None:
+        shape = f"batch size {batch.batch_size}, max_sequence_length {batch.max_sequence_length}"
+        reason = str(error).strip().split("\n", 1)[0]
+        super().__init__(f"{batch.width}x{batch.height} at {shape}: {type(error).__name__}: {reason}")
 
 
 def warm_up(model: ModelFile, channel: ControlChannel, runner: BatchRunner, status: StatusBoard) -> None:
     """Lead the ranks through every graph of every bucket, measure each bucket, and publish it as warm.
 
-    The first heartbeat tells the other ranks that warm-up is over.
+    A bucket that fails ends the group, or stays cold, as the model file says; the default size has to be warm in any
+    case. The first heartbeat tells the other ranks that warm-up is over, a shutdown that the group ends.
 
     Raises:
-        BatchAborted: if a batch failed, on all ranks alike.
+        ModelRefused: if the group must not serve; it names the bucket and its error.
         WorldBroken: if the ranks no longer work together.
     """
     status.enter(group_pb2.GROUP_STATE_WARMING, "buckets compile")
-    for batch in overlong_prompt_batches(model):
-        lead_batch(channel, runner, batch)
+    runner.submit_graphs(batch for bucket in model.buckets for batch in warming_batches(model, bucket, runner.family))
     for bucket in model.buckets:
-        started = time.monotonic()
-        for batch in warming_batches(model, bucket, runner.family):
-            lead_batch(channel, runner, batch)
-        measured_seconds, step_seconds = _measure(model, bucket, channel, runner)
-        status.tell_warm(bucket.width, bucket.height, measured_seconds, step_seconds)
-        seconds = round(time.monotonic() - started, 2)
-        logger.info("bucket warm", extra={"bucket": f"{bucket.width}x{bucket.height}", "seconds": seconds})
+        try:
+            _warm_bucket(model, bucket, channel, runner, status)
+        except WarmUpFailed as failure:
+            if model.on_warm_up_failure is OnWarmUpFailure.REFUSE or bucket == model.default_bucket:
+                _refuse(model, channel, failure)
+            logger.error("bucket failed; the group serves without it: %s", failure)
+    try:
+        for batch in overlong_prompt_batches(model):
+            _lead(channel, runner, batch)
+    except WarmUpFailed as failure:
+        _refuse(model, channel, failure)
     channel.send(group_pb2.Command(heartbeat=group_pb2.Heartbeat()))
+    _tell_compiles(channel, runner)
+
+
+def _warm_bucket(
+    model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner, status: StatusBoard
+) -> None:
+    started = time.monotonic()
+    for batch in warming_batches(model, bucket, runner.family):
+        _lead(channel, runner, batch)
+    measured_seconds, step_seconds = _measure(model, bucket, channel, runner)
+    status.tell_warm(bucket.width, bucket.height, measured_seconds, step_seconds)
+    seconds = round(time.monotonic() - started, 2)
+    logger.info("bucket warm", extra={"bucket": f"{bucket.width}x{bucket.height}", "seconds": seconds})
+
+
+def _lead(channel: ControlChannel, runner: BatchRunner, batch: group_pb2.RunBatch) -> BatchResult:
+    try:
+        return lead_batch(channel, runner, batch)
+    except BatchAborted as aborted:
+        raise WarmUpFailed(batch, aborted.error) from aborted.error
+
+
+def _refuse(model: ModelFile, channel: ControlChannel, failure: WarmUpFailed) -> NoReturn:
+    channel.send(group_pb2.Command(shutdown=group_pb2.Shutdown()))
+    raise ModelRefused(f"model {model.name}: warm-up failed for bucket {failure}") from failure
+
+
+def _tell_compiles(channel: ControlChannel, runner: BatchRunner) -> None:
+    """Log what each rank compiled, and have every compile from now on stand out."""
+    totals = [total(report) for report in gather_reports(channel, runner.compiles.by_component())]
+    runner.compiles.expect_no_more()
+    logger.info(
+        "warm-up compiled, by rank",
+        extra={
+            "compiled": [compiles.compiled for compiles in totals],
+            "cached": [compiles.cached for compiles in totals],
+            "compile_seconds": [round(compiles.seconds, 2) for compiles in totals],
+        },
+    )
 
 
 def warming_batches(model: ModelFile, bucket: Bucket, family: Family) -> Iterator[group_pb2.RunBatch]:
@@ -57,8 +117,8 @@ def warming_batches(model: ModelFile, bucket: Bucket, family: Family) -> Iterato
 
 
 def overlong_prompt_batches(model: ModelFile) -> Iterator[group_pb2.RunBatch]:
-    """Yield one batch for each prompt length, whose prompt is cut. Encoders know no buckets: one bucket is enough."""
-    bucket = model.buckets[0]
+    """Yield one batch for each prompt length, whose prompt is cut. Encoders know no buckets: one will do."""
+    bucket = model.default_bucket
     for max_sequence_length in model.limits.max_sequence_lengths:
         yield _batch(
             bucket,
@@ -75,7 +135,7 @@ def _measure(model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: 
     defaults = model.defaults
     steps = min(defaults.steps, _MEASURED_STEPS)
     batch = _batch(bucket, bucket.batch_sizes[0], defaults.max_sequence_length, defaults.guidance_scale, steps)
-    seconds = lead_batch(channel, runner, batch).seconds
+    seconds = _lead(channel, runner, batch).seconds
     step_seconds = seconds.denoise / steps
     return seconds.encode + step_seconds * defaults.steps + seconds.decode, step_seconds
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from workers.batch import BatchRunner
-from workers.compiles import CompileTracker
+from workers.compiles import Compiles, CompileTracker
 from workers.control import ControlChannel
 from workers.devices import device_named
 from workers.families import load_family
@@ -32,14 +32,16 @@ class World:
 
 
 def join_world(
-    settings: GroupSettings, model: ModelFile, on_compile: Callable[[str, str, float], None] | None = None
+    settings: GroupSettings,
+    model: ModelFile,
+    on_compile: Callable[[str, str, Compiles], None] = lambda component, bucket, compiles: None,
 ) -> World:
     """Meet the other ranks, as the launcher's environment says where, and load this rank's part of the model.
 
     Args:
         settings: Of the group.
         model: What to load.
-        on_compile: Told component, bucket and seconds of each compile.
+        on_compile: Told component, bucket and extent of what is compiled on this rank.
     """
     adopt_torch_logs()
     device = device_named(settings.device)
@@ -49,7 +51,7 @@ def join_world(
     mesh = None
     if model.placement is Placement.TENSOR_PARALLEL:
         mesh = init_device_mesh(device.name, (dist.get_world_size(),))
-    compiles = CompileTracker(on_compile)
+    compiles = CompileTracker(device.programs, on_compile)
     family = load_family(model, device, mesh)
     runner = BatchRunner(
         family, device, compiles, decodes=dist.get_rank() == 0, run_ahead_steps=settings.run_ahead_steps

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from tests.e2e.processes import start
+from tests.e2e.groups import Group, running
+from tests.e2e.processes import start, wait_serving
 from tests.e2e.services import PIXELPOD
 from tests.emulation import emulated_environment, require_emulated_tpu
 from tests.workers.computing import SEQUENCE_LENGTH, Picture, compute, load_single
@@ -53,6 +57,38 @@ def test_one_command_serves_the_model(family: FamilyName, placement: str, compil
     _, expected = compute(load_single(model, execution="eager"), [picture])
     # float32: at most the rounding of a pixel.
     assert np.abs(np.asarray(image).astype(int) - expected[0]).max() <= 1
+
+
+@pytest.mark.timeout(2 * READY_SECONDS)
+def test_groups_share_a_compile_cache(tmp_path: Path) -> None:
+    model_file = write_tiny_checkpoint(FamilyName.SD3, tmp_path / "sd3")
+    _change(model_file, execution="compiled", compile_scope="all")
+
+    @contextmanager
+    def on_tpu() -> Iterator[Group]:
+        cache = {"cache_dir": tmp_path / "cache", "log_format": "json"}
+        with running(model_file, 1, emulated_environment(), device="tpu", **cache) as group:
+            yield group
+
+    with on_tpu() as first, on_tpu() as second:
+        for group in (first, second):
+            wait_serving(group.address, READY_SECONDS, group.process)
+        compiled, _ = _warm_up_compiles(first)
+        assert compiled > 10
+    with on_tpu() as third:
+        wait_serving(third.address, READY_SECONDS, third.process)
+        third.execute(model="tiny-sd3")
+        assert third.metric("pixelpod_group_compiles_after_ready_total") is None
+        compiled, cached = _warm_up_compiles(third)
+        assert compiled == 0
+        assert cached > 10
+
+
+def _warm_up_compiles(group: Group) -> tuple[int, int]:
+    """Return how many programs were compiled in warm-up, and how many found in the cache."""
+    entries = [json.loads(line) for line in group.process.log.splitlines() if "warm-up compiled" in line]
+    (entry,) = entries
+    return entry["compiled"][0], entry["cached"][0]
 
 
 def _change(model_file: Path, **keys: str) -> None:

@@ -106,8 +106,10 @@ def keep_shared_memory_apart() -> None:
     process that compiled them.
     """
     name = f"emulated-{os.getpid()}"
+    folder = f"/dev/shm/torch_tpu_cache/{name}"
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier process of this number that was killed
     os.environ["TORCH_TPU_TIER2_COMPILATION_CACHE"] = name
-    atexit.register(shutil.rmtree, f"/dev/shm/torch_tpu_cache/{name}", ignore_errors=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def accept_any_options(plugin: str) -> None:

@@ -75,10 +75,10 @@ class Served:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
-    """Return a function that serves with given settings, READY unless told otherwise."""
+    """Return a function that serves with given settings, READY and warm unless told otherwise."""
     started: list[Served] = []
 
-    def start(ready: bool = True, **settings: Any) -> Served:
+    def start(ready: bool = True, cold_width: int = 0, **settings: Any) -> Served:
         values = GroupSettings(model=Path("unused"), **{"listen": "127.0.0.1:0", **settings})
         queue, model = RequestQueue(values.queue_limit, values.in_flight_limit), make_model()
         status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=queue)
@@ -87,6 +87,9 @@ def serve() -> Iterator[Callable[..., Served]]:
         port = endpoint.start()
         served = Served(endpoint, queue, status, metrics, grpc.insecure_channel(f"127.0.0.1:{port}"))
         started.append(served)
+        for bucket in model.buckets:
+            if ready and bucket.width != cold_width:
+                status.tell_warm(bucket.width, bucket.height, measured_seconds=0.0, step_seconds=0.0)
         if ready:
             status.enter(group_pb2.GROUP_STATE_READY)
         return served
@@ -121,6 +124,15 @@ def test_status_comes_at_least_once_a_second(serve: Callable[..., Served]) -> No
     next(statuses)
     next(statuses)
     assert time.monotonic() - started < 3
+
+
+def test_a_bucket_that_is_not_warm_is_refused_alone(serve: Callable[..., Served]) -> None:
+    served = serve(cold_width=128)
+    with pytest.raises(grpc.RpcError) as refusal:
+        next(served.execute(width=128))
+    assert refusal.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert "128x64 is not served by this group" in refusal.value.details()
+    served.accepted(width=64).cancel()
 
 
 def test_a_request_and_its_events(serve: Callable[..., Served]) -> None:

@@ -203,6 +203,24 @@ async def test_an_error_in_any_stage_fails_its_request_alone(
     assert len((await answer_to(led.put())).files) == 1
 
 
+async def test_a_compile_is_told_to_the_request_that_paid_for_it(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, graph = family.decode, torch.compile(lambda values: values + 1, backend="eager")
+
+    def decode_with_graph(denoising: Any) -> Any:
+        graph(torch.ones(3))
+        return decode(denoising)
+
+    monkeypatch.setattr(family, "decode", decode_with_graph)
+    timings = (await answer_to(led.put())).done.timings
+    assert 0 < timings.compile_seconds <= timings.decode_seconds + 0.001
+    labels = {"component": "vae", "bucket": "64x64"}
+    assert led.sample("compiles_after_ready_total", **labels) == 1
+    assert (await answer_to(led.put())).done.timings.compile_seconds == 0
+    assert led.sample("compiles_after_ready_total", **labels) == 1
+
+
 @asynccontextmanager
 async def counted_steps(family: Family, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
     """Count denoising steps, and those since."""

@@ -201,6 +201,8 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ("dtype", "float8"),
         ("placement", "everywhere"),
         ("execution", True),
+        ("on_warm_up_failure", "ignore"),
+        ("limits.steps_served", 4),
         ("buckets", []),
         ("buckets", {"width": 64, "height": 64}),
         ("buckets.0.width", "1024"),
@@ -229,6 +231,18 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
 )
 def test_mistyped_value_is_named(tmp_path: Path, key: str, value: object) -> None:
     assert f": {key}: " in refusal(written(tmp_path, with_value(key, value)))
+
+
+@pytest.mark.parametrize(
+    ("steps_served", "fault"),
+    [
+        ([28, 4], "limits: steps_served must be ascending without repeats"),
+        ([28, 51], "limits: steps_served must be within steps"),
+        ([4, 8], "defaults.steps must be one of limits.steps_served"),
+    ],
+)
+def test_steps_served_fit_the_limits_and_the_default(tmp_path: Path, steps_served: list[int], fault: str) -> None:
+    assert refusal(written(tmp_path, with_value("limits.steps_served", steps_served))).endswith(f": {fault}")
 
 
 def test_item_of_a_list_is_named(tmp_path: Path) -> None:

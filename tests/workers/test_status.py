@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pixelpod.v1 import group_pb2, images_pb2
 from tests.workers.models import make_model
+from workers.descriptor import describe
 from workers.queue import RequestQueue
 from workers.status import StatusBoard
 
@@ -43,6 +44,11 @@ def test_it_begins_loading_with_the_whole_model_file() -> None:
             quality=90,
         ),
     )
+
+
+def test_it_tells_the_only_numbers_of_steps_served() -> None:
+    limits = make_model().model_dump(mode="json")["limits"] | {"steps_served": [4, 10]}
+    assert describe(make_model(limits=limits)).limits.steps.choices == [4, 10]
 
 
 def test_it_tells_what_it_learns_and_each_change() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,15 +11,15 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from tests.emulation import emulated_environment, require_emulated_tpu
+from tests.emulation import require_emulated_tpu
 from tests.workers.computing import compute, load_single
+from tests.workers.tpu_processes import SECONDS, run_on_tpu
 from tests.workers.tpu_rows import PICTURE, ROWS
 from workers.devices import device_named
 from workers.model_file import Execution, FamilyName
 
 require_emulated_tpu()
 
-SECONDS = 400.0
 BOUNDS = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest difference of latents, as a part of the largest latent, for `PICTURE` (guidance 4).
 
@@ -92,16 +89,5 @@ def _compute_rows(
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run the rows in a process with an emulated TPU, and return how many programs it compiled."""
-    environment = {**os.environ, **emulated_environment(), **variables}
-    prepare = "import json; from workers.devices import device_named; from workers.model_file import Execution;"
-    show = f"print(json.dumps(device_named('tpu').prepare_environment(1, Execution('{execution}'))))"
-    environment |= json.loads(_last_line([sys.executable, "-c", prepare + show], environment))
-    rows = [sys.executable, "-m", "tests.workers.tpu_rows", execution, dtype, str(folder), *families]
-    return int(_last_line(rows, environment))
-
-
-def _last_line(command: list[str], environment: dict[str, str]) -> str:
-    """Run a command to its end and return the last line that it prints."""
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    assert process.returncode == 0, process.stderr[-4000:]
-    return process.stdout.splitlines()[-1]
+    arguments = [execution, dtype, str(folder), *families]
+    return int(run_on_tpu("tests.workers.tpu_rows", arguments, execution, variables))

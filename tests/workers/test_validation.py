@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from pixelpod.server.errors import InvalidRequest, UnknownModel
+from pixelpod.server.errors import InvalidRequest, Unavailable, UnknownModel
+from pixelpod.v1 import images_pb2
 from tests.workers.models import make_model, make_request
-from workers.validation import check_request
+from workers.validation import check_request, check_warm
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,21 @@ def test_what_is_not_served_is_refused(changes: dict[str, Any], field: str, limi
     assert refusal.value.field == field
     assert limit in refusal.value.message
     assert len(refusal.value.message) < 200
+
+
+def test_listed_steps_are_the_only_ones() -> None:
+    limits = make_model().model_dump(mode="json")["limits"] | {"steps_served": [4, 10]}
+    model = make_model(limits=limits)
+    assert check_request(make_request(steps=4), model)
+    with pytest.raises(InvalidRequest, match="steps 5 is not served; choose one of 4, 10"):
+        check_request(make_request(steps=5), model)
+
+
+def test_a_cold_bucket_is_refused_by_name() -> None:
+    check_warm(images_pb2.Bucket(width=64, height=96, warm=True))
+    with pytest.raises(Unavailable, match="64x96") as refusal:
+        check_warm(images_pb2.Bucket(width=64, height=96))
+    assert refusal.value.reason == "BUCKET_NOT_WARM"
 
 
 def test_another_model_is_refused() -> None:

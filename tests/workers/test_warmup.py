@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import distributed as dist
 
 from pixelpod.v1 import group_pb2
+from tests.workers.computing import load_single
 from tests.workers.models import make_model, make_request
+from workers.batch import BatchRunner
 from workers.batching import split_into_batches
+from workers.compiles import CompileTracker
+from workers.control import ControlChannel
+from workers.devices import device_named
+from workers.errors import ModelRefused
+from workers.families import Family
+from workers.model_file import Bucket, FamilyName, ModelFile, OnWarmUpFailure
+from workers.queue import RequestQueue
+from workers.status import StatusBoard
 from workers.validation import check_request
-from workers.warmup import overlong_prompt_batches, warming_batches
+from workers.warmup import overlong_prompt_batches, warm_up, warming_batches
 
 CLASSIFIER_FREE: Any = SimpleNamespace(uses_guidance_pass=lambda guidance_scale: guidance_scale > 1)
 DISTILLED: Any = SimpleNamespace(uses_guidance_pass=lambda guidance_scale: False)
@@ -57,8 +69,8 @@ def test_warming_batches_are_full_and_within_the_limits() -> None:
     for bucket in model.buckets:
         for batch in warming_batches(model, bucket, CLASSIFIER_FREE):
             assert len(batch.slots) == batch.batch_size
-            assert batch.steps == 2, "the second step can meet operators that the first does not"
             assert limits.min <= batch.guidance_scale <= limits.max
+            assert batch.steps == 2, "the first step reads noise, the others what a step returned"
 
 
 def test_every_prompt_length_is_warmed_with_a_prompt_that_fills_it() -> None:
@@ -68,3 +80,59 @@ def test_every_prompt_length_is_warmed_with_a_prompt_that_fills_it() -> None:
     assert [batch.max_sequence_length for batch in batches] == list(model.limits.max_sequence_lengths)
     for batch in batches:
         assert all(len(slot.prompt.split()) > batch.max_sequence_length for slot in batch.slots)
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[ControlChannel]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield ControlChannel(timeout_seconds=60)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def family(tiny_model: Callable[[FamilyName], ModelFile]) -> Family:
+    """Return a model of two sizes, of which 64x64 is the default."""
+    buckets = tuple(Bucket(width=width, height=64) for width in (96, 64))
+    return load_single(tiny_model(FamilyName.SD3), buckets=buckets)
+
+
+def warm(
+    channel: ControlChannel, family: Family, broken_width: int, policy: OnWarmUpFailure, patch: pytest.MonkeyPatch
+) -> list[tuple[int, bool]]:
+    """Warm up a model that fails at one width. Return each bucket's width, and whether it became warm."""
+    start = family.start
+
+    def fail(batch: group_pb2.RunBatch, *conditionings: Any) -> Any:
+        if batch.width == broken_width:
+            raise RuntimeError("no memory\nin a long story")
+        return start(batch, *conditionings)
+
+    patch.setattr(family, "start", fail)
+    model = family.model.model_copy(update={"on_warm_up_failure": policy})
+    status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=RequestQueue(8, 32))
+    with CompileTracker() as compiles:
+        runner = BatchRunner(family, device_named("cpu"), compiles, decodes=True, run_ahead_steps=2)
+        warm_up(model, channel, runner, status)
+    return [(bucket.width, bucket.warm) for bucket in status.snapshot().model.buckets]
+
+
+def test_a_failing_bucket_refuses_the_start(
+    channel: ControlChannel, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = "warm-up failed for bucket 96x64 at batch size 1, max_sequence_length 64: RuntimeError: no memory$"
+    with pytest.raises(ModelRefused, match=named):
+        warm(channel, family, 96, OnWarmUpFailure.REFUSE, monkeypatch)
+
+
+def test_a_failing_bucket_stays_cold_where_the_model_file_says_so(
+    channel: ControlChannel, family: Family, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warm(channel, family, 96, OnWarmUpFailure.SERVE_WITHOUT, monkeypatch) == [(96, False), (64, True)]
+    assert "serves without it: 96x64 at batch size 1" in caplog.text
+
+
+def test_the_default_size_is_never_done_without(
+    channel: ControlChannel, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelRefused, match="bucket 64x64"):
+        warm(channel, family, 64, OnWarmUpFailure.SERVE_WITHOUT, monkeypatch)
