@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.metrics import FrontendMetrics
+from tests.workers.models import make_queue
 from workers.metrics import GroupMetrics
 from workers.model_file import FamilyName, load_model_file
-from workers.queue import RequestQueue
 from workers.status import StatusBoard
 from workers.tiny_checkpoints import write_tiny_checkpoint
 
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parent.parent
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
-    model, queue = load_model_file(write_tiny_checkpoint(FamilyName.SD3, tmp_path)), RequestQueue(1, 1)
+    model, queue = load_model_file(write_tiny_checkpoint(FamilyName.SD3, tmp_path)), make_queue()
     group = GroupMetrics(model, queue, StatusBoard("group", model, 1, 1, queue))
     page = (REPOSITORY / "docs" / "metrics.md").read_text()
     names = _names(FrontendMetrics().registry) | _names(group.registry)

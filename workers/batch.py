@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pixelpod.v1 import group_pb2
 from workers.boundary import NO_PART, Boundary, outcome_of
+from workers.families import NotFinite
 from workers.loading import overlaps_compiles
+from workers.prompt_cache import PromptCache
 from workers.run_ahead import RunAhead
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from workers.compiles import CompileTracker
     from workers.devices import Device
-    from workers.families import Conditioning, Family
+    from workers.families import Conditioning, Denoising, Family
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +69,15 @@ class BatchResult:
 
     pixels: np.ndarray[Any, Any] | None
     """(slots, height, width, 3) uint8, without the padding; None on ranks that don't decode."""
+    not_finite: tuple[int, ...]
+    """Slots whose pixels mean nothing, because the model computed values that are infinite or no numbers."""
     notes: list[SlotNotes]
     """One for each slot."""
     seconds: StageSeconds
+    encoded: int
+    """Prompts that went through the text encoders."""
+    cached: int
+    """Prompts whose embeddings were still there."""
 
 
 class BatchRunner:
@@ -81,16 +89,24 @@ class BatchRunner:
         compiles: Told for what a compile is paid.
         decodes: Whether this rank turns latents into pixels. Rank 0 does; the others have no part in that.
         run_ahead_steps: Denoising steps that may be in flight on the device when the host goes on.
+        prompt_cache_bytes: Of embeddings of recent prompts, kept in host memory.
     """
 
     def __init__(
-        self, family: Family, device: Device, compiles: CompileTracker, decodes: bool, run_ahead_steps: int
+        self,
+        family: Family,
+        device: Device,
+        compiles: CompileTracker,
+        decodes: bool,
+        run_ahead_steps: int,
+        prompt_cache_bytes: int = 0,
     ) -> None:
         self.family = family
         self._device = device
         self.compiles = compiles
         self._decodes = decodes
         self._run_ahead_steps = run_ahead_steps
+        self._prompts = PromptCache(prompt_cache_bytes)
 
     def run(
         self, batch: group_pb2.RunBatch, boundary: Boundary, on_step: Callable[[int], None] = lambda step: None
@@ -108,7 +124,8 @@ class BatchRunner:
         """
         attempt = _Attempts(batch, boundary, self._device, self.compiles)
         try:
-            positives, negatives = attempt("encode", lambda: self._encode(batch))
+            prompts = attempt("encode", lambda: self._encode(batch))
+            positives, negatives = prompts.positives, prompts.negatives
             denoising = attempt("denoise", lambda: self.family.start(batch, positives, negatives))
             run_ahead = RunAhead(self._device, self._run_ahead_steps)
             for step in range(1, batch.steps + 1):
@@ -117,9 +134,10 @@ class BatchRunner:
                 attempt("denoise", lambda: self.family.step(denoising), finish)
                 for done in range(done_before + 1, run_ahead.done + 1):
                     on_step(done)
-            pixels = None
+            pixels: np.ndarray[Any, Any] | None = None
+            not_finite: tuple[int, ...] = ()
             if self._decodes:
-                pixels = attempt("decode", lambda: self.family.decode(denoising))
+                pixels, not_finite = attempt("decode", lambda: self._decode(denoising))
             else:
                 attempt.nothing()
         except BatchAborted:
@@ -127,8 +145,11 @@ class BatchRunner:
             raise
         return BatchResult(
             pixels=None if pixels is None else pixels[: len(batch.slots)],
+            not_finite=not_finite,
             notes=_notes(positives, negatives),
             seconds=attempt.seconds,
+            encoded=prompts.encoded,
+            cached=prompts.cached,
         )
 
     def submit_graphs(self, batches: Iterable[group_pb2.RunBatch]) -> None:
@@ -147,25 +168,51 @@ class BatchRunner:
         try:
             bucket = f"{batch.width}x{batch.height}"
             with self.compiles.at(_COMPONENTS["encode"], bucket):
-                positives, negatives = self._encode(batch)
+                prompts = self._encode(batch)
             with self.compiles.at(_COMPONENTS["denoise"], bucket, submits=True):
-                self.family.step(self.family.start(batch, positives, negatives))
+                self.family.step(self.family.start(batch, prompts.positives, prompts.negatives))
         finally:
             self.family.release()
 
-    def _encode(self, batch: group_pb2.RunBatch) -> tuple[list[Conditioning], list[Conditioning] | None]:
+    def _encode(self, batch: group_pb2.RunBatch) -> _Prompts:
         """Encode every slot's prompt, and its negative prompt where guidance has a pass of its own."""
-        encoded: dict[str, Conditioning] = {}
+        texts = [slot.prompt for slot in batch.slots]
+        if guided := self.family.uses_guidance_pass(batch.guidance_scale):
+            texts += [slot.negative_prompt for slot in batch.slots]
+        found: dict[str, Conditioning] = {}
+        encoded = 0
+        for text in dict.fromkeys(texts):
+            key = (text, batch.max_sequence_length)
+            conditioning = self._prompts.get(key)
+            if conditioning is None:
+                conditioning = self.family.encode(text, batch.max_sequence_length)
+                self._prompts.put(key, conditioning)
+                encoded += 1
+            found[text] = conditioning
+        return _Prompts(
+            positives=[found[slot.prompt] for slot in batch.slots],
+            negatives=[found[slot.negative_prompt] for slot in batch.slots] if guided else None,
+            encoded=encoded,
+            cached=len(found) - encoded,
+        )
 
-        def encode(prompt: str) -> Conditioning:
-            if prompt not in encoded:
-                encoded[prompt] = self.family.encode(prompt, batch.max_sequence_length)
-            return encoded[prompt]
+    def _decode(self, denoising: Denoising) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
+        """Return the pixels of a batch and its slots that are not finite: these fail alone, their mates are good."""
+        try:
+            return self.family.decode(denoising), ()
+        except NotFinite as error:
+            return error.pixels, error.slots
 
-        positives = [encode(slot.prompt) for slot in batch.slots]
-        if not self.family.uses_guidance_pass(batch.guidance_scale):
-            return positives, None
-        return positives, [encode(slot.negative_prompt) for slot in batch.slots]
+
+@dataclass(frozen=True)
+class _Prompts:
+    """The conditionings of a batch."""
+
+    positives: list[Conditioning]
+    negatives: list[Conditioning] | None
+    """None without a guidance pass."""
+    encoded: int
+    cached: int
 
 
 class _Attempts:

@@ -1,49 +1,66 @@
-"""How a request's images are split into batches, and how long they are expected to take."""
+"""Which images can be computed together, and the batch that is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
-from pixelpod.v1 import group_pb2, images_pb2
+from pixelpod.v1 import group_pb2
 from workers.model_file import Bucket
 
+if TYPE_CHECKING:
+    from workers.request import RequestedImage
 
-def split_into_batches(request: group_pb2.ExecuteRequest, bucket: Bucket) -> list[group_pb2.RunBatch]:
-    """Return batches of at most the bucket's largest size that together make the request's images, in their order.
 
-    Each is padded to the smallest of the bucket's batch sizes that holds it.
-    """
-    parameters, largest = request.parameters, bucket.batch_sizes[-1]
-    batches = []
-    for first in range(0, len(parameters.seeds), largest):
-        seeds = parameters.seeds[first : first + largest]
-        batches.append(
-            group_pb2.RunBatch(
-                width=parameters.width,
-                height=parameters.height,
-                batch_size=bucket.padded_batch_size(len(seeds)),
-                steps=parameters.steps,
-                guidance_scale=parameters.guidance_scale,
-                max_sequence_length=parameters.max_sequence_length,
-                slots=[_slot(request, seed) for seed in seeds],
-            )
+@dataclass(frozen=True)
+class BatchKey:
+    """What the images of a batch have in common: one graph and one schedule."""
+
+    bucket: Bucket
+    steps: int
+    guidance_scale: float
+    max_sequence_length: int
+    """Tokens."""
+    negative_prompt: bool
+    """Whether there is one."""
+
+    @classmethod
+    def of(cls, request: group_pb2.ExecuteRequest, bucket: Bucket) -> Self:
+        """Return the key of the images of a request for this bucket."""
+        parameters = request.parameters
+        return cls(
+            bucket=bucket,
+            steps=parameters.steps,
+            guidance_scale=parameters.guidance_scale,
+            max_sequence_length=parameters.max_sequence_length,
+            negative_prompt=parameters.HasField("negative_prompt"),
         )
-    return batches
 
 
-def predict_seconds(batches: Iterable[group_pb2.RunBatch], measured: images_pb2.Bucket, default_steps: int) -> float:
-    """Return how long `batches` should take, from what was measured of the smallest batch; 0 while nothing was.
+def batch_sizes(images: int, bucket: Bucket) -> list[int]:
+    """Return the sizes of the batches that so many images of one key take: full ones, and a padded rest."""
+    largest = bucket.batch_sizes[-1]
+    full, rest = divmod(images, largest)
+    return [largest] * full + ([bucket.padded_batch_size(rest)] if rest else [])
 
-    A batch of n times the smallest size is counted n times as long: true of a busy device, an upper bound for others.
-    """
-    beside_steps = measured.measured_seconds - default_steps * measured.step_seconds
-    return sum(
-        (beside_steps + batch.steps * measured.step_seconds) * batch.batch_size / measured.batch_sizes[0]
-        for batch in batches
+
+def make_batch(images: Sequence[RequestedImage]) -> group_pb2.RunBatch:
+    """Return one batch of images of the same key, padded to the smallest of the bucket's sizes that holds them."""
+    key = images[0].request.key
+    return group_pb2.RunBatch(
+        width=key.bucket.width,
+        height=key.bucket.height,
+        batch_size=key.bucket.padded_batch_size(len(images)),
+        steps=key.steps,
+        guidance_scale=key.guidance_scale,
+        max_sequence_length=key.max_sequence_length,
+        slots=[_slot(image) for image in images],
     )
 
 
-def _slot(request: group_pb2.ExecuteRequest, seed: int) -> group_pb2.Slot:
-    parameters = request.parameters
+def _slot(image: RequestedImage) -> group_pb2.Slot:
+    message = image.request.message
+    parameters = message.parameters
     negative_prompt = parameters.negative_prompt if parameters.HasField("negative_prompt") else None
-    return group_pb2.Slot(prompt=request.prompt, negative_prompt=negative_prompt, seed=seed)
+    return group_pb2.Slot(prompt=message.prompt, negative_prompt=negative_prompt, seed=parameters.seeds[image.index])

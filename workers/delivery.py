@@ -12,7 +12,7 @@ import numpy as np
 
 from pixelpod.server.errors import ComputationFailed
 from pixelpod.v1 import images_pb2
-from workers.batch import BatchResult, SlotNotes, StageSeconds
+from workers.batch import SlotNotes, StageSeconds
 from workers.images import EncodedImage, encode_image
 from workers.metrics import GroupMetrics
 from workers.request import AcceptedRequest
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Delivery:
-    """Turns one request's batches into image files and its closing message.
+    """Turns one request's pixels into image files and its closing message.
 
     Args:
         request: Whose images these are.
@@ -41,23 +41,21 @@ class Delivery:
         self._answer = answer
         self._pool = pool
         self._metrics = metrics
-        self._images = 0
         self._lock = threading.Lock()
         self._encoded: dict[int, EncodedImage] = {}
         """Images that wait for those before them."""
         answer.timings.queue_seconds = time.monotonic() - request.arrived
 
-    def add(self, result: BatchResult) -> None:
-        """Take the next batch of the request, in order. Returns at once."""
-        if result.pixels is None:
-            raise ValueError("only the rank that decodes can deliver")
+    def add_seconds(self, seconds: StageSeconds) -> None:
+        """Count what a batch with images of the request took."""
         with self._lock:
-            _add_seconds(self._answer.timings, result.seconds)
-            for notes in result.notes:
-                _add_warnings(self._answer, notes)
-        for pixels in result.pixels:
-            self._pool.submit(self._encode, self._images, pixels).add_done_callback(self._fail_on_error)
-            self._images += 1
+            _add_seconds(self._answer.timings, seconds)
+
+    def add(self, index: int, pixels: np.ndarray[Any, Any], notes: SlotNotes) -> None:
+        """Take the request's image of this number, (height, width, 3) uint8. Returns at once."""
+        with self._lock:
+            _add_warnings(self._answer, notes)
+        self._pool.submit(self._encode, index, pixels).add_done_callback(self._fail_on_error)
 
     def _encode(self, index: int, pixels: np.ndarray[Any, Any]) -> None:
         if not self._request.wanted:

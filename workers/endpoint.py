@@ -21,6 +21,7 @@ from grpc_health.v1.health import aio as health
 from pixelpod.server.errors import ErrorInterceptor, RequestError, Unavailable
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2, group_pb2_grpc
+from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
@@ -44,6 +45,7 @@ class Endpoint:
         queue: Where accepted requests go.
         status: What health and WatchStatus tell.
         metrics: Where ended requests are counted.
+        estimates: How long requests take.
     """
 
     def __init__(
@@ -53,11 +55,12 @@ class Endpoint:
         queue: RequestQueue,
         status: StatusBoard,
         metrics: GroupMetrics,
+        estimates: Estimates,
     ) -> None:
         self._settings = settings
         self._queue = queue
         self._status = status
-        self._servicer = WorkerGroup(model, queue, status, metrics, settings.max_request_seconds)
+        self._servicer = WorkerGroup(model, queue, status, metrics, estimates, settings.max_request_seconds)
         self._health = health.HealthServicer()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="endpoint", daemon=True)
         self._listening: Future[int] = Future()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from pixelpod.server.errors import ComputationFailed, RequestError
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.batch import BatchAborted, BatchResult, BatchRunner
+from workers.batching import make_batch
 from workers.boundary import LeaderBoundary
 from workers.compile_reports import Report, gather_reports, total
 from workers.control import ControlChannel
 from workers.delivery import Delivery
-from workers.families import NotFinite
+from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
+from workers.progress import Progress
 from workers.queue import RequestQueue
-from workers.request import AcceptedRequest, deadline_passed
+from workers.request import AcceptedRequest, RequestedImage, deadline_passed
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +56,13 @@ def lead_batch(
 
 
 class Leader:
-    """Computes accepted requests, one after the other.
+    """Computes accepted requests, as many of their images at once as fit together.
 
     Args:
         channel: To the other ranks.
         runner: Computes rank 0's part of a batch.
         queue: Where requests come from.
+        estimates: Told how long batches took.
         metrics: Where work is counted.
         identity: What every answer tells of its origin: model, revision, group and epoch.
         heartbeat_seconds: How often the other ranks hear of an idle rank 0.
@@ -71,6 +74,7 @@ class Leader:
         channel: ControlChannel,
         runner: BatchRunner,
         queue: RequestQueue,
+        estimates: Estimates,
         metrics: GroupMetrics,
         identity: images_pb2.GenerateResponse,
         heartbeat_seconds: float,
@@ -79,10 +83,13 @@ class Leader:
         self._channel = channel
         self._runner = runner
         self._queue = queue
+        self._estimates = estimates
         self._metrics = metrics
         self._identity = identity
         self._heartbeat_seconds = heartbeat_seconds
         self._pool = ThreadPoolExecutor(encoding_threads, thread_name_prefix="image-encoding")
+        self._begun: WeakKeyDictionary[AcceptedRequest, tuple[Delivery, Progress]] = WeakKeyDictionary()
+        """Of the requests that batches were made of."""
 
     def run(self) -> None:
         """Work until the queue is closed and empty, then send the other ranks away.
@@ -91,83 +98,115 @@ class Leader:
             WorldBroken: if the ranks no longer work together.
         """
         while True:
-            request = self._queue.take(self._heartbeat_seconds)
-            if request is not None:
-                self._compute(request)
+            images = self._queue.take(self._heartbeat_seconds)
+            if images:
+                self._compute(images)
+                self._queue.batch_ended()
             elif self._queue.closed:
                 break
             else:
                 self._channel.send(group_pb2.Command(heartbeat=group_pb2.Heartbeat()))
         self._channel.send(group_pb2.Command(shutdown=group_pb2.Shutdown()))
 
-    def _compute(self, request: AcceptedRequest) -> None:
-        message = request.message
-        answer = images_pb2.GenerateResponse(request_id=message.request_id, parameters=message.parameters)
-        answer.MergeFrom(self._identity)
-        delivery = Delivery(request, answer, self._pool, self._metrics)
-        self._metrics.queue_seconds.observe(answer.timings.queue_seconds)
-        progress = _Progress(request, steps=sum(batch.steps for batch in request.batches))
-        for batch in request.batches:
-            try:
-                result = lead_batch(
-                    self._channel,
-                    self._runner,
-                    batch,
-                    lambda: request.wanted,
-                    progress.step_done,
-                    partial(self._count_compiles, batch),
-                )
-            except BatchAborted as aborted:
-                request.end(self._ending(request, aborted))
-                break
-            self._count(batch, result)
-            delivery.add(result)
-        request.seconds_left = 0.0
+    def _compute(self, images: Sequence[RequestedImage]) -> None:
+        """Compute one batch and have its images delivered."""
+        batch = make_batch(images)
+        requests = list(dict.fromkeys(image.request for image in images))
+        work = [self._begin(request) for request in requests]
+        for _, progress in work:
+            progress.batch_begins(batch)
+
+        def step_done(step: int) -> None:
+            for _, progress in work:
+                progress.step_done(step)
+
+        try:
+            result = lead_batch(
+                self._channel,
+                self._runner,
+                batch,
+                lambda: any(request.wanted for request in requests),
+                step_done,
+                partial(self._count_compiles, batch),
+            )
+        except BatchAborted as aborted:
+            self._give_up(images, requests, aborted)
+            return
+        self._count(batch, result)
+        for delivery, progress in work:
+            delivery.add_seconds(result.seconds)
+            progress.batch_done()
+        self._deliver(images, result)
+
+    def _begin(self, request: AcceptedRequest) -> tuple[Delivery, Progress]:
+        """Return what is kept of a request from its first batch to its end."""
+        if request not in self._begun:
+            message = request.message
+            answer = images_pb2.GenerateResponse(request_id=message.request_id, parameters=message.parameters)
+            answer.MergeFrom(self._identity)
+            delivery = Delivery(request, answer, self._pool, self._metrics)
+            self._metrics.queue_seconds.observe(answer.timings.queue_seconds)
+            self._begun[request] = delivery, Progress(request, self._estimates)
+        return self._begun[request]
+
+    def _deliver(self, images: Sequence[RequestedImage], result: BatchResult) -> None:
+        if result.pixels is None:
+            raise ValueError("rank 0 decodes")
+        for slot, image in enumerate(images):
+            if not image.request.wanted:
+                continue
+            if slot in result.not_finite:
+                self._metrics.not_finite.inc()
+                _fail(image.request, _not_finite())
+            else:
+                delivery, _ = self._begun[image.request]
+                delivery.add(image.index, result.pixels[slot], result.notes[slot])
+
+    def _give_up(
+        self, images: Sequence[RequestedImage], requests: Sequence[AcceptedRequest], aborted: BatchAborted
+    ) -> None:
+        """End the requests of a batch that all ranks gave up.
+
+        Of several, only one may be at fault: each is tried again by itself.
+        """
+        if aborted.error is not None and len(requests) > 1:
+            for request in requests:
+                self._compute([image for image in images if image.request is request])
+            return
+        for request in requests:
+            # Without an error, its caller left, and won't see this, or its time ran out.
+            _fail(request, deadline_passed() if aborted.error is None else _model_failed(request))
 
     def _count(self, batch: group_pb2.RunBatch, result: BatchResult) -> None:
+        seconds = result.seconds
+        self._estimates.observe(batch, seconds.denoise / batch.steps, seconds.encode + seconds.decode)
         self._metrics.batch_size.observe(len(batch.slots))
-        self._metrics.stage_took("encode", result.seconds.encode)
-        self._metrics.stage_took("denoise", result.seconds.denoise)
-        self._metrics.stage_took("decode", result.seconds.decode)
+        self._metrics.prompts(result.encoded, result.cached)
+        self._metrics.stage_took("encode", seconds.encode)
+        self._metrics.stage_took("denoise", seconds.denoise)
+        self._metrics.stage_took("decode", seconds.decode)
 
     def _count_compiles(self, batch: group_pb2.RunBatch, reports: Sequence[Report]) -> None:
         for report in reports:
             for component, compiles in report.items():
                 self._metrics.compiled_after_ready(component, f"{batch.width}x{batch.height}", compiles.count)
 
-    def _ending(self, request: AcceptedRequest, aborted: BatchAborted) -> RequestError:
-        """Return the error of a request whose batch was given up."""
-        if aborted.error is None:
-            # Its caller left, and won't see this, or its time ran out.
-            return deadline_passed()
-        if isinstance(aborted.error, NotFinite):
-            self._metrics.not_finite.inc()
-            return ComputationFailed(
-                "the model computed values that are not finite numbers; another seed or guidance_scale may do",
-                reason="NOT_FINITE",
-            )
-        return ComputationFailed(
-            f"the model failed; the group's log explains it under request {request.message.request_id}",
-            reason="COMPUTATION_FAILED",
-        )
+
+def _fail(request: AcceptedRequest, error: RequestError) -> None:
+    """End a request, and compute no more of its images."""
+    request.abandon()
+    request.end(error)
 
 
-class _Progress:
-    """Counts one request's denoising steps over all of its batches."""
+def _not_finite() -> ComputationFailed:
+    return ComputationFailed(
+        "the model computed values that are not finite numbers; another seed or guidance_scale may do",
+        reason="NOT_FINITE",
+    )
 
-    def __init__(self, request: AcceptedRequest, steps: int) -> None:
-        self._request = request
-        self._steps = steps
-        self._done = 0
-        self._started = self._first_done = time.monotonic()
 
-    def step_done(self, step: int) -> None:
-        now = time.monotonic()
-        self._done += 1
-        if self._done == 1:
-            # The text encoders' time is within; later steps tell better.
-            seconds_a_step, self._first_done = now - self._started, now
-        else:
-            seconds_a_step = (now - self._first_done) / (self._done - 1)
-        self._request.seconds_left = seconds_a_step * (self._steps - self._done)
-        self._request.post_progress(self._done, self._steps)
+def _model_failed(request: AcceptedRequest) -> ComputationFailed:
+    return ComputationFailed(
+        f"the model failed; the group's log explains it under request {request.message.request_id}",
+        reason="COMPUTATION_FAILED",
+    )

@@ -62,6 +62,12 @@ class GroupMetrics:
         self.batch_size = Histogram(
             f"{_PREFIX}batch_size", "Images of a batch, padding left out.", buckets=(1, 2, 4, 8, 16), registry=registry
         )
+        self._prompts = Counter(
+            f"{_PREFIX}prompts",
+            "Prompts of batches, by whether the text encoders ran (encoded) or their result was still there (cached).",
+            ["source"],
+            registry=registry,
+        )
         self.not_finite = Counter(
             f"{_PREFIX}not_finite", "Requests that failed because values were not finite.", registry=registry
         )
@@ -95,6 +101,11 @@ class GroupMetrics:
     def stage_took(self, stage: str, seconds: float) -> None:
         """Count one run of a stage."""
         self._stage_seconds.labels(stage).observe(seconds)
+
+    def prompts(self, encoded: int, cached: int) -> None:
+        """Count the prompts of a batch."""
+        self._prompts.labels("encoded").inc(encoded)
+        self._prompts.labels("cached").inc(cached)
 
     def compiled(self, component: str, bucket: str, compiles: Compiles) -> None:
         """Count what rank 0 compiled. Of several compiles at once each took the mean."""

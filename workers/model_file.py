@@ -172,6 +172,9 @@ class ModelFile(_Section):
     """Where compiled programs are kept for the next start; a relative path starts at the model file's folder."""
     on_warm_up_failure: Annotated[OnWarmUpFailure, Field(strict=False)] = OnWarmUpFailure.REFUSE
     """What happens when a bucket fails in warm-up: the group ends, or serves without the bucket."""
+    deterministic: bool = False
+    """Whether an image is bit-identical whatever else is computed at the same time: every batch then has the size of
+    its bucket's largest."""
     buckets: tuple[Bucket, ...] = Field(min_length=1, strict=False)
     """The sizes served."""
     limits: Limits
@@ -180,6 +183,13 @@ class ModelFile(_Section):
     """What requests get that do not ask."""
     text_encoder_out_layers: tuple[int, ...] = Field(default=(10, 20, 30), min_length=1, strict=False)
     """flux2 only: the hidden layers of the text encoder that the transformer reads."""
+
+    @model_validator(mode="after")
+    def _largest_batches_only(self) -> Self:
+        if self.deterministic:
+            largest = [bucket.model_copy(update={"batch_sizes": bucket.batch_sizes[-1:]}) for bucket in self.buckets]
+            object.__setattr__(self, "buckets", tuple(largest))  # frozen, but not before it is there
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

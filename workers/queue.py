@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pixelpod.server.errors import Overloaded, RequestError, Unavailable
-from workers.request import AcceptedRequest, deadline_passed
+from workers.batching import BatchKey
+from workers.estimates import Estimates
+from workers.request import AcceptedRequest, RequestedImage, deadline_passed
+from workers.window import BatchWindow
 
 _LEAST_RETRY_SECONDS = 0.1
 
@@ -24,7 +27,7 @@ class Load:
     waiting: int
     """Requests that no batch was made of yet."""
     ahead: int
-    """Requests that are not computed yet: those that wait and the one that computes."""
+    """Requests that are not computed yet: those that wait and those that compute."""
     in_flight: int
     """Requests accepted and not yet ended."""
     free_slots: int
@@ -36,17 +39,29 @@ class Load:
 class RequestQueue:
     """Thread-safe.
 
+    Batches are made in the order of arrival: the oldest request's images come next, and younger requests with the same
+    key fill the places that are left. So a request waits for no more than the batches of those before it, each as long
+    as a full one.
+
     Args:
+        estimates: Of the seconds that batches take.
         queue_limit: Requests that may wait.
         in_flight_limit: Requests that may be accepted and not yet ended.
+        window_seconds: Longest time that a batch waits for mates.
     """
 
-    def __init__(self, queue_limit: int, in_flight_limit: int) -> None:
+    def __init__(
+        self, estimates: Estimates, queue_limit: int, in_flight_limit: int, window_seconds: float = 0.0
+    ) -> None:
+        self._estimates = estimates
         self._queue_limit = queue_limit
         self._in_flight_limit = in_flight_limit
         self._on_change: Callable[[], None] = lambda: None
-        self._waiting: deque[AcceptedRequest] = deque()
+        self._waiting: list[AcceptedRequest] = []
+        """Those with images that no batch was made of, the oldest first."""
         self._in_flight: list[AcceptedRequest] = []
+        self._computing: list[AcceptedRequest] = []
+        self._window = BatchWindow(window_seconds)
         self._closed = False
         self._changed = threading.Condition()
 
@@ -78,21 +93,36 @@ class RequestQueue:
         self._on_change()
         return load
 
-    def take(self, timeout_seconds: float) -> AcceptedRequest | None:
-        """Return the next request that somebody still waits for.
+    def take(self, timeout_seconds: float) -> list[RequestedImage]:
+        """Return the images of the next batch: all of one key, and at most as many as the largest batch holds.
 
-        Returns None when none came within the timeout, and at once when the queue is closed and empty. A request whose
-        time ran out while it waited ends here.
+        Returns none when no request came within the timeout, and at once when the queue is closed and empty. A request
+        whose time ran out while it waited ends here. Call `batch_ended` before the next time.
         """
         until = time.monotonic() + timeout_seconds
         with self._changed:
-            request = self._next_wanted()
-            while request is None and not self._closed and time.monotonic() < until:
-                self._changed.wait(until - time.monotonic())
-                request = self._next_wanted()
-        if request is not None:
+            while True:
+                self._end_unwanted()
+                images = self._next_images()
+                wait_until = self._starts_at(images) if images else until
+                if time.monotonic() >= wait_until or (self._closed and not images):
+                    break
+                self._changed.wait(wait_until - time.monotonic())
+            for image in images:
+                image.request.taken += 1
+            self._computing = _requests_of(images)
+            self._waiting = [request for request in self._waiting if request.taken < request.images]
+        if images:
             self._on_change()
-        return request
+        return images
+
+    def batch_ended(self) -> None:
+        """Note that the batch of the images taken last was computed, or given up."""
+        with self._changed:
+            if self._computing:
+                self._window.batch_ended(self._computing[0].key, len(self._computing))
+            self._computing = []
+        self._on_change()
 
     def leave(self, request: AcceptedRequest) -> None:
         """Forget a request that ended, however it ended."""
@@ -136,19 +166,50 @@ class RequestQueue:
     def _load(self) -> Load:
         waiting, in_flight = len(self._waiting), len(self._in_flight)
         room = min(self._queue_limit - waiting, self._in_flight_limit - in_flight)
-        seconds_left = [request.seconds_left for request in self._in_flight if request.wanted and request.seconds_left]
         return Load(
             waiting=waiting,
-            ahead=len(seconds_left),
+            ahead=len({*map(id, self._waiting), *map(id, self._computing)}),
             in_flight=in_flight,
             free_slots=0 if self._closed else room,
-            backlog_seconds=sum(seconds_left),
+            backlog_seconds=self._backlog_seconds(),
         )
 
-    def _next_wanted(self) -> AcceptedRequest | None:
-        while self._waiting:
-            request = self._waiting.popleft()
+    def _backlog_seconds(self) -> float:
+        """Return what is left of the batch that computes, and the time of those that the waiting images will make."""
+        images: Counter[BatchKey] = Counter()
+        for request in self._waiting:
             if request.wanted:
-                return request
-            request.end(deadline_passed())
-        return None
+                images[request.key] += request.images - request.taken
+        waiting = sum(self._estimates.seconds(key, count) for key, count in images.items())
+        return waiting + max((request.batch_seconds_left for request in self._computing), default=0.0)
+
+    def _end_unwanted(self) -> None:
+        """End the waiting requests that nobody waits for, or whose time is over."""
+        for request in self._waiting:
+            if not request.wanted:
+                request.end(deadline_passed())
+        self._waiting = [request for request in self._waiting if request.wanted]
+
+    def _next_images(self) -> list[RequestedImage]:
+        """Return what the next batch would hold now."""
+        if not self._waiting:
+            return []
+        key = self._waiting[0].key
+        images = [
+            RequestedImage(request, index)
+            for request in self._waiting
+            if request.key == key
+            for index in range(request.taken, request.images)
+        ]
+        return images[: key.bucket.batch_sizes[-1]]
+
+    def _starts_at(self, images: list[RequestedImage]) -> float:
+        """Return the monotonic time until which a batch of these images waits for more."""
+        if self._closed or len(images) == images[0].request.key.bucket.batch_sizes[-1]:
+            return 0.0
+        return self._window.pays_until(_requests_of(images))
+
+
+def _requests_of(images: list[RequestedImage]) -> list[AcceptedRequest]:
+    """Return the requests that the images belong to, each once, in order."""
+    return list(dict.fromkeys(image.request for image in images))

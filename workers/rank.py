@@ -21,6 +21,7 @@ from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.endpoint import Endpoint
 from workers.errors import ModelRefused
+from workers.estimates import Estimates
 from workers.lifeline import end_with_launcher
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile, load_model_file
@@ -87,10 +88,13 @@ class _Rank0:
         self._identity = images_pb2.GenerateResponse(
             model=model.name, revision=model.revision, group=group, epoch=epoch
         )
-        self._queue = RequestQueue(settings.queue_limit, settings.in_flight_limit)
+        self._estimates = Estimates()
+        self._queue = RequestQueue(
+            self._estimates, settings.queue_limit, settings.in_flight_limit, settings.batch_window_seconds
+        )
         self._status = StatusBoard(group, model, settings.world_size, epoch, self._queue)
         self._metrics = GroupMetrics(model, self._queue, self._status)
-        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics)
+        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics, self._estimates)
 
     def serve(self) -> None:
         """Answer at once, load, warm up, then lead the other ranks until a signal drains the group."""
@@ -116,11 +120,12 @@ class _Rank0:
         world = join_world(settings, self._model, self._metrics.compiled)
         family = world.runner.family
         self._status.tell_traits(family.guidance_used, family.uses_negative_prompt)
-        warm_up(self._model, world.warming, world.runner, self._status)
+        warm_up(self._model, world.warming, world.runner, self._status, self._estimates)
         leader = Leader(
             world.serving,
             world.runner,
             self._queue,
+            self._estimates,
             self._metrics,
             self._identity,
             settings.heartbeat_seconds,

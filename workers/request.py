@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from pixelpod.server.errors import DeadlinePassed, RequestError
 from pixelpod.v1 import group_pb2, images_pb2
+from workers.batching import BatchKey
 
 CHUNK_BYTES = 512 * 1024
 """Of an image file in one event: well under the contract's 1 MiB."""
@@ -23,7 +25,7 @@ class AcceptedRequest:
 
     Args:
         message: What to compute, and for whom.
-        batches: Of which its images are made, in order.
+        key: What its images have in common with those that they can be computed with.
         deadline: When its time runs out, by time.monotonic().
         predicted_seconds: How long it should compute.
         loop: Where its caller is served.
@@ -32,17 +34,22 @@ class AcceptedRequest:
     def __init__(
         self,
         message: group_pb2.ExecuteRequest,
-        batches: Sequence[group_pb2.RunBatch],
+        key: BatchKey,
         deadline: float,
         predicted_seconds: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.message = message
-        self.batches = batches
+        self.key = key
+        self.images = len(message.parameters.seeds)
+        self.taken = 0
+        """Images that batches were made of, the first ones."""
         self.deadline = deadline
         self.arrived = time.monotonic()
         self.seconds_left = predicted_seconds
-        """Of computing, as expected now; 0 once the last batch is done."""
+        """Of computing its own images, as expected now; 0 once the last batch is done."""
+        self.batch_seconds_left = 0.0
+        """Of the batch that holds images of it now."""
         self._loop = loop
         self._abandoned = False
         self._progress: images_pb2.Progress | None = None
@@ -114,6 +121,15 @@ class AcceptedRequest:
         if self._ending is None:
             self._ending = ending
         self._news.set()
+
+
+@dataclass(frozen=True)
+class RequestedImage:
+    """One image of a request."""
+
+    request: AcceptedRequest
+    index: int
+    """Which of the request's images, from 0."""
 
 
 def deadline_passed() -> DeadlinePassed:

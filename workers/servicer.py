@@ -11,7 +11,8 @@ import grpc
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
-from workers.batching import predict_seconds, split_into_batches
+from workers.batching import BatchKey
+from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
@@ -31,6 +32,7 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
         queue: Where accepted requests go.
         status: What WatchStatus tells.
         metrics: Where ended requests are counted.
+        estimates: How long requests take.
         max_request_seconds: Longest time a request may take.
     """
 
@@ -40,12 +42,14 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
         queue: RequestQueue,
         status: StatusBoard,
         metrics: GroupMetrics,
+        estimates: Estimates,
         max_request_seconds: float,
     ) -> None:
         self._model = model
         self._queue = queue
         self._status = status
         self._metrics = metrics
+        self._estimates = estimates
         self._max_request_seconds = max_request_seconds
         self._news = asyncio.Condition()
         self._watches_ended = False
@@ -99,17 +103,16 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
     def _accept(self, request: group_pb2.ExecuteRequest, seconds_left: float | None) -> AcceptedRequest:
         """Return a valid request, with the caller's deadline or the group's own, whichever is nearer."""
         bucket = check_request(request, self._model)
-        measured = self._status.bucket(bucket.width, bucket.height)
-        check_warm(measured)
-        batches = split_into_batches(request, bucket)
+        check_warm(self._status.bucket(bucket.width, bucket.height))
         seconds_left = (
             self._max_request_seconds if seconds_left is None else min(seconds_left, self._max_request_seconds)
         )
+        key = BatchKey.of(request, bucket)
         return AcceptedRequest(
             request,
-            batches,
+            key,
             deadline=time.monotonic() + seconds_left,
-            predicted_seconds=predict_seconds(batches, measured, self._model.defaults.steps),
+            predicted_seconds=self._estimates.seconds(key, len(request.parameters.seeds)),
             loop=asyncio.get_running_loop(),
         )
 

@@ -58,12 +58,17 @@ class GroupSettings(BaseSettings):
     log_format: LogFormat = "text"
     """"text" for people, "json" for collectors."""
 
-    queue_limit: int = Field(default=8, ge=1)
-    """Requests that wait for the device; more are refused with RESOURCE_EXHAUSTED. Frontends hold the long queue."""
-    in_flight_limit: int = Field(default=32, ge=1)
+    queue_limit: int = Field(default=16, ge=1)
+    """Requests that wait for the device; more are refused with RESOURCE_EXHAUSTED. Frontends hold the long queue; this
+    one needs to hold the next batch."""
+    in_flight_limit: int = Field(default=64, ge=1)
     """Requests accepted and not yet ended, with those whose images are still being read. It bounds memory."""
     max_request_seconds: Seconds = 600.0
     """Longest time a request may take, whether or not its caller set a deadline."""
+    batch_window_seconds: float = Field(default=0.02, ge=0, allow_inf_nan=False)
+    """How long after its arrival a request may wait for others to be computed with, while they are expected."""
+    prompt_cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
+    """Host memory of each rank for what text encoders made of recent prompts; 0 turns that off."""
     encoding_threads: int = Field(default=2, ge=1)
     """Threads of rank 0 that turn pixels into image files while the next batch computes."""
     run_ahead_steps: int = Field(default=2, ge=0)

@@ -12,6 +12,7 @@ from workers.batch import BatchAborted, BatchResult, BatchRunner
 from workers.compile_reports import gather_reports, total
 from workers.control import ControlChannel
 from workers.errors import ModelRefused
+from workers.estimates import Estimates
 from workers.families import Family
 from workers.leader import lead_batch
 from workers.model_file import Bucket, ModelFile, OnWarmUpFailure
@@ -42,7 +43,9 @@ class WarmUpFailed(Exception):
         super().__init__(f"{batch.width}x{batch.height} at {shape}: {type(error).__name__}: {reason}")
 
 
-def warm_up(model: ModelFile, channel: ControlChannel, runner: BatchRunner, status: StatusBoard) -> None:
+def warm_up(
+    model: ModelFile, channel: ControlChannel, runner: BatchRunner, status: StatusBoard, estimates: Estimates
+) -> None:
     """Lead the ranks through every graph of every bucket, measure each bucket, and publish it as warm.
 
     A bucket that fails ends the group, or stays cold, as the model file says; the default size has to be warm in any
@@ -56,7 +59,7 @@ def warm_up(model: ModelFile, channel: ControlChannel, runner: BatchRunner, stat
     runner.submit_graphs(batch for bucket in model.buckets for batch in warming_batches(model, bucket, runner.family))
     for bucket in model.buckets:
         try:
-            _warm_bucket(model, bucket, channel, runner, status)
+            _warm_bucket(model, bucket, channel, runner, status, estimates)
         except WarmUpFailed as failure:
             if model.on_warm_up_failure is OnWarmUpFailure.REFUSE or bucket == model.default_bucket:
                 _refuse(model, channel, failure)
@@ -71,13 +74,19 @@ def warm_up(model: ModelFile, channel: ControlChannel, runner: BatchRunner, stat
 
 
 def _warm_bucket(
-    model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner, status: StatusBoard
+    model: ModelFile,
+    bucket: Bucket,
+    channel: ControlChannel,
+    runner: BatchRunner,
+    status: StatusBoard,
+    estimates: Estimates,
 ) -> None:
     started = time.monotonic()
     for batch in warming_batches(model, bucket, runner.family):
         _lead(channel, runner, batch)
-    measured_seconds, step_seconds = _measure(model, bucket, channel, runner)
-    status.tell_warm(bucket.width, bucket.height, measured_seconds, step_seconds)
+    _measure(model, bucket, channel, runner, estimates)
+    measured = estimates.batch(bucket.width, bucket.height, bucket.batch_sizes[0])
+    status.tell_warm(bucket.width, bucket.height, measured.total(model.defaults.steps), measured.step)
     seconds = round(time.monotonic() - started, 2)
     logger.info("bucket warm", extra={"bucket": f"{bucket.width}x{bucket.height}", "seconds": seconds})
 
@@ -130,14 +139,22 @@ def overlong_prompt_batches(model: ModelFile) -> Iterator[group_pb2.RunBatch]:
         )
 
 
-def _measure(model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner) -> tuple[float, float]:
-    """Return the seconds of a warm bucket's smallest batch at the model's defaults, and of one denoising step of it."""
+def _measure(
+    model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner, estimates: Estimates
+) -> None:
+    """Time the smallest batch of a bucket, with a prompt that no text encoder has seen."""
     defaults = model.defaults
     steps = min(defaults.steps, _MEASURED_STEPS)
-    batch = _batch(bucket, bucket.batch_sizes[0], defaults.max_sequence_length, defaults.guidance_scale, steps)
+    batch = _batch(
+        bucket,
+        bucket.batch_sizes[0],
+        defaults.max_sequence_length,
+        defaults.guidance_scale,
+        steps,
+        f"{_PROMPT}, {bucket.width}x{bucket.height}",
+    )
     seconds = _lead(channel, runner, batch).seconds
-    step_seconds = seconds.denoise / steps
-    return seconds.encode + step_seconds * defaults.steps + seconds.decode, step_seconds
+    estimates.observe(batch, seconds.denoise / steps, seconds.encode + seconds.decode)
 
 
 def _guidance_scales(model: ModelFile, family: Family) -> list[float]:

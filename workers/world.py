@@ -54,6 +54,11 @@ def join_world(
     compiles = CompileTracker(device.programs, on_compile)
     family = load_family(model, device, mesh)
     runner = BatchRunner(
-        family, device, compiles, decodes=dist.get_rank() == 0, run_ahead_steps=settings.run_ahead_steps
+        family,
+        device,
+        compiles,
+        decodes=dist.get_rank() == 0,
+        run_ahead_steps=settings.run_ahead_steps,
+        prompt_cache_bytes=settings.prompt_cache_bytes,
     )
     return World(warming, serving, runner)

@@ -83,7 +83,7 @@ def test_without_a_seed_every_image_is_another(client: Client) -> None:
 
 
 def test_concurrent_requests_equal_their_solo_runs(client: Client) -> None:
-    """Schedulers and tokenizers hold state; requests must not share it."""
+    """Schedulers and tokenizers hold state; requests must not share it. A larger batch rounds otherwise: by 1 of 255."""
     wishes = [(f"animal number {number}", number, 4 + number % 5) for number in range(8)]
 
     def image(wish: tuple[str, int, int]) -> bytes:
@@ -93,7 +93,7 @@ def test_concurrent_requests_equal_their_solo_runs(client: Client) -> None:
     alone = [image(wish) for wish in wishes]
     with ThreadPoolExecutor(len(wishes)) as pool:
         together = list(pool.map(image, wishes))
-    assert [_tobytes(data) for data in together] == [_tobytes(data) for data in alone]
+    assert all(_difference(one, other) <= 1 for one, other in zip(together, alone, strict=True))
 
 
 def test_prompt_round_trips_through_the_file_and_nowhere_else(client: Client, service: Service) -> None:

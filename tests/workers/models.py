@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 from pixelpod.v1 import group_pb2, images_pb2
-from workers.model_file import ModelFile
+from workers.batching import BatchKey
+from workers.estimates import Estimates
+from workers.model_file import Bucket, ModelFile
+from workers.queue import RequestQueue
+from workers.request import AcceptedRequest
 
 
 def make_model(**changes: Any) -> ModelFile:
@@ -47,3 +53,23 @@ def make_request(prompt: str = "a fox", model: str = "small", **changes: Any) ->
     parameters.setdefault("num_images", len(parameters["seeds"]))
     resolved = images_pb2.ResolvedParameters(**parameters)
     return group_pb2.ExecuteRequest(request_id="r-1", model=model, prompt=prompt, parameters=resolved)
+
+
+def accept(
+    message: group_pb2.ExecuteRequest | None = None,
+    bucket: Bucket | None = None,
+    seconds: float = 60.0,
+    predicted_seconds: float = 2.0,
+) -> AcceptedRequest:
+    """Return a request as the endpoint accepts it, from within its loop."""
+    message = message or make_request()
+    parameters = message.parameters
+    bucket = bucket or make_model().bucket(parameters.width, parameters.height)
+    assert bucket is not None
+    deadline, loop = time.monotonic() + seconds, asyncio.get_running_loop()
+    return AcceptedRequest(message, BatchKey.of(message, bucket), deadline, predicted_seconds, loop)
+
+
+def make_queue(queue_limit: int = 8, in_flight_limit: int = 32, window_seconds: float = 0.0) -> RequestQueue:
+    """Return a queue that knows nothing of how long batches take."""
+    return RequestQueue(Estimates(), queue_limit, in_flight_limit, window_seconds)

@@ -23,6 +23,7 @@ from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from tests.workers.models import make_model, make_request
 from workers.endpoint import SERVICE, Endpoint
+from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.queue import RequestQueue
 from workers.request import CHUNK_BYTES, AcceptedRequest
@@ -60,10 +61,11 @@ class Served:
         request = health_pb2.HealthCheckRequest(service=service)
         return health_pb2_grpc.HealthStub(self.channel).Check(request, timeout=WAIT_SECONDS).status
 
-    def take(self) -> AcceptedRequest:
-        request = self.queue.take(WAIT_SECONDS)
-        assert request is not None
-        return request
+    def take(self) -> list[AcceptedRequest]:
+        """Take the requests of the next batch."""
+        images = self.queue.take(WAIT_SECONDS)
+        self.queue.batch_ended()
+        return list(dict.fromkeys(image.request for image in images))
 
     def ended(self, code: str) -> float:
         """Return how many requests ended with `code`, once none is in flight."""
@@ -80,10 +82,11 @@ def serve() -> Iterator[Callable[..., Served]]:
 
     def start(ready: bool = True, cold_width: int = 0, **settings: Any) -> Served:
         values = GroupSettings(model=Path("unused"), **{"listen": "127.0.0.1:0", **settings})
-        queue, model = RequestQueue(values.queue_limit, values.in_flight_limit), make_model()
+        estimates, model = Estimates(), make_model()
+        queue = RequestQueue(estimates, values.queue_limit, values.in_flight_limit)
         status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=queue)
         metrics = GroupMetrics(model, queue, status)
-        endpoint = Endpoint(values, model, queue, status, metrics)
+        endpoint = Endpoint(values, model, queue, status, metrics, estimates)
         port = endpoint.start()
         served = Served(endpoint, queue, status, metrics, grpc.insecure_channel(f"127.0.0.1:{port}"))
         started.append(served)
@@ -138,7 +141,7 @@ def test_a_bucket_that_is_not_warm_is_refused_alone(serve: Callable[..., Served]
 def test_a_request_and_its_events(serve: Callable[..., Served]) -> None:
     served = serve()
     call = served.execute(seeds=[1, 2])
-    request = served.take()
+    (request,) = served.take()
     assert request.message == make_request(seeds=[1, 2])
     accepted = next(call).accepted
     assert (accepted.request_id, accepted.position) == ("r-1", 0)
@@ -157,7 +160,7 @@ def test_a_caller_that_does_not_read_blocks_nobody(serve: Callable[..., Served])
     served = serve()
     file = os.urandom(8 * CHUNK_BYTES)
     slow = served.execute()
-    request = served.take()
+    (request,) = served.take()
     started = time.monotonic()
     for step in range(50):
         request.post_progress(step, 50)
@@ -166,7 +169,7 @@ def test_a_caller_that_does_not_read_blocks_nobody(serve: Callable[..., Served])
     assert time.monotonic() - started < 0.5
 
     quick = served.execute()
-    served.take().end(images_pb2.GenerateResponse(request_id="quick"))
+    served.take()[0].end(images_pb2.GenerateResponse(request_id="quick"))
     assert [event.WhichOneof("event") for event in quick] == ["accepted", "done"]
     assert served.health() == SERVING
 
@@ -177,25 +180,26 @@ def test_a_caller_that_does_not_read_blocks_nobody(serve: Callable[..., Served])
 def test_an_error_is_the_status_of_its_call_alone(serve: Callable[..., Served]) -> None:
     served = serve()
     failing, other = served.accepted(), served.accepted()
-    served.take().end(ComputationFailed("not finite", reason="NOT_FINITE"))
+    first, second = served.take()
+    first.end(ComputationFailed("not finite", reason="NOT_FINITE"))
     with pytest.raises(grpc.RpcError) as failure:
         list(failing)
     assert (failure.value.code(), from_call(failure.value).reason) == (grpc.StatusCode.INTERNAL, "NOT_FINITE")
-    served.take().end(images_pb2.GenerateResponse())
+    second.end(images_pb2.GenerateResponse())
     assert list(other)[-1].HasField("done")
     assert (served.ended("INTERNAL"), served.ended("OK")) == (1, 1)
 
 
 def test_a_cancelled_call_is_not_wanted_and_leaves(serve: Callable[..., Served]) -> None:
     served = serve()
-    computing, waiting = served.accepted(), served.accepted()
-    request = served.take()
+    computing, waiting = served.accepted(), served.accepted(steps=7)
+    (request,) = served.take()
     assert (request.wanted, served.queue.load().in_flight) == (True, 2)
     computing.cancel()
     waiting.cancel()
     assert served.ended("CANCELLED") == 2
     assert not request.wanted
-    assert served.queue.take(0) is None
+    assert served.queue.take(0) == []
 
 
 def test_deadlines_of_the_caller_and_of_the_group(serve: Callable[..., Served]) -> None:
@@ -243,7 +247,7 @@ def test_a_signal_drains_also_while_the_main_thread_computes(
     served = serve(drain_seconds=4.0)
     served.endpoint.drain_on(stop_signal)
     finishes, hangs = served.accepted(), served.accepted()
-    first, _ = served.take(), served.take()
+    first, _ = served.take()
     with ThreadPoolExecutor() as pool:
         signalled = pool.submit(_signal_and_time_not_serving, served, stop_signal)
         # Seconds within one instruction of this thread: no Python signal handler can run.

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import io
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,12 +20,12 @@ from torch import distributed as dist
 from pixelpod.server.errors import ComputationFailed, DeadlinePassed, RequestError
 from pixelpod.v1 import group_pb2, images_pb2
 from tests.workers.computing import Picture, compute, load_single
-from tests.workers.models import make_request
+from tests.workers.models import accept, make_queue, make_request
 from workers.batch import BatchAborted, BatchRunner
-from workers.batching import split_into_batches
 from workers.compiles import CompileTracker
 from workers.control import ControlChannel
 from workers.devices import device_named
+from workers.estimates import Estimates
 from workers.families import Family
 from workers.leader import Leader, lead_batch
 from workers.metrics import GroupMetrics
@@ -55,7 +54,9 @@ def family(tiny_model: Callable[[FamilyName], ModelFile]) -> Family:
 @pytest.fixture(scope="module")
 def runner(family: Family) -> Iterator[BatchRunner]:
     with CompileTracker() as compiles:
-        yield BatchRunner(family, device_named("cpu"), compiles, decodes=True, run_ahead_steps=2)
+        yield BatchRunner(
+            family, device_named("cpu"), compiles, decodes=True, run_ahead_steps=2, prompt_cache_bytes=1_000_000
+        )
 
 
 @dataclass
@@ -71,8 +72,7 @@ class Led:
         message = make_request(
             **{"model": "tiny-sd3", "prompt": PROMPT, "steps": 2, "max_sequence_length": SEQUENCE_LENGTH} | changes
         )
-        batches = split_into_batches(message, self.bucket)
-        request = AcceptedRequest(message, batches, time.monotonic() + seconds, 1.0, asyncio.get_running_loop())
+        request = accept(message, self.bucket, seconds)
         self.queue.put(request)
         return request
 
@@ -82,10 +82,10 @@ class Led:
 
 @pytest.fixture
 async def led(channel: ControlChannel, runner: BatchRunner) -> AsyncIterator[Led]:
-    model, queue = runner.family.model, RequestQueue(8, 32)
+    model, queue, estimates = runner.family.model, make_queue(), Estimates()
     metrics = GroupMetrics(model, queue, StatusBoard("group-a", model, 1, 1, queue))
     identity = images_pb2.GenerateResponse(model=model.name, revision=model.revision, group="group-a", epoch=99)
-    leader = Leader(channel, runner, queue, metrics, identity, heartbeat_seconds=0.05, encoding_threads=2)
+    leader = Leader(channel, runner, queue, estimates, metrics, identity, heartbeat_seconds=0.05, encoding_threads=2)
     thread = threading.Thread(target=leader.run)
     thread.start()
     yield Led(leader, queue, metrics, model.buckets[0])
@@ -171,20 +171,97 @@ async def test_what_was_cut_is_told_once(led: Led) -> None:
     assert all(warning.code == images_pb2.WARNING_CODE_PROMPT_TRUNCATED for warning in answer.done.warnings)
 
 
-async def test_values_that_are_not_finite_fail_their_request_alone(led: Led, family: Family) -> None:
-    bias = family.pipeline.vae.decoder.conv_out.bias
-    before = bias.detach().clone()
-    with torch.no_grad():
-        bias.fill_(float("nan"))
-    try:
-        failure = await failure_of(led.put())
-    finally:
-        with torch.no_grad():
-            bias.copy_(before)
+async def test_requests_are_computed_together_and_each_gets_its_own_images(led: Led, family: Family) -> None:
+    # The first one keeps the device busy while the others arrive.
+    first = led.put(steps=7)
+    together = [led.put(prompt=f"{number} foxes", seeds=[number]) for number in range(4)]
+    await answer_to(first)
+    for number, request in enumerate(together):
+        answer = await answer_to(request)
+        picture = Picture(f"{number} foxes", seed=number, steps=2)
+        _, expected = compute(family, [picture, Picture()])
+        assert (np.asarray(open_image(answer.files[0])) == expected[0]).all()
+        assert answer.steps[-1] == 2
+    assert led.sample("batch_size_count") == 3
+    assert led.sample("batch_size_sum") == 5
+
+
+async def test_one_of_a_batch_that_leaves_changes_nothing_for_its_mates(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted_steps(family, monkeypatch) as steps:
+        first = led.put(steps=7)
+        stays, leaves = led.put(prompt="a fox", steps=20), led.put(prompt="a dog", steps=20)
+        await answer_to(first)
+        events = leaves.events()
+        while (await anext(events)).progress.step < 2:
+            pass
+        leaves.abandon()
+        answer = await answer_to(stays)
+        assert len(steps) == 27, "the batch went on"
+    _, expected = compute(family, [Picture("a fox", seed=3, steps=20), Picture()])
+    assert (np.asarray(open_image(answer.files[0])) == expected[0]).all()
+    assert led.sample("stage_seconds_count", stage="image_encode") == 2, "that of the one who left is no file"
+
+
+async def test_a_prompt_is_encoded_once_and_its_images_are_the_same(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    encode = family.encode
+
+    def count(prompt: str, max_sequence_length: int) -> Any:
+        encoded.append(prompt)
+        return encode(prompt, max_sequence_length)
+
+    monkeypatch.setattr(family, "encode", count)
+    answers = [await answer_to(led.put(prompt="an owl", negative_prompt="sleet", guidance_scale=3.0)) for _ in range(2)]
+    assert encoded == ["an owl", "sleet"]
+    assert answers[0].done.images[0].sha256 == answers[1].done.images[0].sha256
+    assert led.sample("prompts_total", source="encoded") == led.sample("prompts_total", source="cached") == 2
+    await answer_to(led.put(prompt="an owl", guidance_scale=1.0, max_sequence_length=128))
+    assert encoded == ["an owl", "sleet", "an owl"], "another length is another encoding"
+
+
+async def test_values_that_are_not_finite_fail_their_request_alone(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = family.decode
+
+    def spoil_first(denoising: Any) -> Any:
+        if denoising.images == 2:
+            denoising.latents[0] = float("nan")
+        return decode(denoising)
+
+    monkeypatch.setattr(family, "decode", spoil_first)
+    first = led.put(steps=7)
+    spoilt, good = led.put(prompt="a dog"), led.put(prompt="a fox")
+    await answer_to(first)
+    failure = await failure_of(spoilt)
     assert isinstance(failure, ComputationFailed)
     assert failure.reason == "NOT_FINITE"
     assert led.sample("not_finite_total") == 1
-    assert len((await answer_to(led.put())).files) == 1
+    monkeypatch.undo()
+    _, expected = compute(family, [Picture(), Picture("a fox", seed=3)])
+    assert (np.asarray(open_image((await answer_to(good)).files[0])) == expected[1]).all()
+
+
+async def test_a_request_that_fails_the_model_fails_alone(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = family.start
+
+    def refuse_dogs(batch: group_pb2.RunBatch, *conditionings: Any) -> Any:
+        if any(slot.prompt == "a dog" for slot in batch.slots):
+            raise RuntimeError("no dogs")
+        return start(batch, *conditionings)
+
+    monkeypatch.setattr(family, "start", refuse_dogs)
+    first = led.put(steps=7)
+    bad, good = led.put(prompt="a dog", seeds=[1]), led.put(prompt="a fox", seeds=[2])
+    await answer_to(first)
+    assert (await failure_of(bad)).reason == "COMPUTATION_FAILED"
+    assert len((await answer_to(good)).files) == 1
 
 
 @pytest.mark.parametrize("stage", ["encode", "start", "step", "decode"])
@@ -195,7 +272,7 @@ async def test_an_error_in_any_stage_fails_its_request_alone(
         raise RuntimeError(f"no memory for {arguments[0]}" if stage == "encode" else "no memory")
 
     monkeypatch.setattr(family, stage, fail)
-    failure = await failure_of(led.put())
+    failure = await failure_of(led.put(prompt=f"月 {stage}"))
     assert (type(failure), failure.reason) == (ComputationFailed, "COMPUTATION_FAILED")
     assert "in fail" in caplog.text, "the log tells where"
     assert "月" not in caplog.text + failure.message
@@ -261,8 +338,14 @@ async def test_past_its_deadline_it_stops(led: Led, family: Family, monkeypatch:
 
 
 def test_an_aborted_batch_tells_what_this_rank_met(channel: ControlChannel, runner: BatchRunner) -> None:
-    message = make_request(max_sequence_length=SEQUENCE_LENGTH)
-    (batch,) = split_into_batches(message, runner.family.model.bucket(64, 64))
+    batch = group_pb2.RunBatch(
+        width=64,
+        height=64,
+        batch_size=1,
+        steps=2,
+        max_sequence_length=SEQUENCE_LENGTH,
+        slots=[group_pb2.Slot(prompt=PROMPT)],
+    )
     with pytest.raises(BatchAborted) as aborted:
         lead_batch(channel, runner, batch, wanted=lambda: False)
     assert aborted.value.error is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.workers.models import make_model
 from workers.errors import ModelRefused
 from workers.model_file import Bucket, Defaults, Execution, FamilyName, Limits, ModelFile, Placement, load_model_file
 
@@ -332,3 +333,9 @@ def test_bucket_is_found_by_its_size(tmp_path: Path) -> None:
 def test_images_are_padded_to_the_next_batch_size(tmp_path: Path, images: int, padded: int) -> None:
     bucket = loaded(tmp_path, "buckets.0.batch_sizes", [1, 2, 4]).buckets[0]
     assert bucket.padded_batch_size(images) == padded
+
+
+def test_deterministic_leaves_each_bucket_its_largest_batch() -> None:
+    model = make_model(deterministic=True)
+    assert [bucket.batch_sizes for bucket in model.buckets] == [(4,), (2,)]
+    assert [bucket.batch_sizes for bucket in make_model().buckets] == [(1, 2, 4), (2,)]

@@ -1,103 +1,201 @@
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from pixelpod.server.errors import DeadlinePassed, Overloaded, Unavailable
-from tests.workers.models import make_request
+from pixelpod.v1 import group_pb2
+from tests.workers.models import accept, make_queue, make_request
+from workers.estimates import Estimates
 from workers.queue import Load, RequestQueue
-from workers.request import AcceptedRequest
+from workers.request import AcceptedRequest, RequestedImage
 
 # What is posted to a request waits in its loop, which these tests run when they look.
 
 
-def accepted(seconds: float = 60.0, predicted_seconds: float = 2.0) -> AcceptedRequest:
-    deadline = time.monotonic() + seconds
-    return AcceptedRequest(make_request(), [], deadline, predicted_seconds, asyncio.get_running_loop())
+def other(**changes: Any) -> AcceptedRequest:
+    """Return a request of another key than `accept()`'s."""
+    return accept(make_request(steps=7, **changes))
 
 
-async def test_first_come_first_served_up_to_the_limits() -> None:
-    queue = RequestQueue(queue_limit=2, in_flight_limit=3)
-    requests = [accepted() for _ in range(4)]
-    assert queue.put(requests[0]) == Load(0, 0, 0, free_slots=2, backlog_seconds=0)
-    assert queue.put(requests[1]) == Load(waiting=1, ahead=1, in_flight=1, free_slots=1, backlog_seconds=2)
+def large(images: int = 1) -> AcceptedRequest:
+    """Return a request for the larger bucket, whose batches hold 2 images."""
+    return accept(make_request(width=128, seeds=list(range(images))))
+
+
+def requests_of(images: list[RequestedImage]) -> list[AcceptedRequest]:
+    return [image.request for image in images]
+
+
+def take(queue: RequestQueue) -> list[RequestedImage]:
+    """Take a batch and say at once that it was computed."""
+    images = queue.take(0)
+    queue.batch_ended()
+    return images
+
+
+def fill(queue: RequestQueue, *requests: AcceptedRequest) -> None:
+    for request in requests:
+        queue.put(request)
+
+
+async def test_up_to_the_limits() -> None:
+    estimates = Estimates()
+    estimates.observe(group_pb2.RunBatch(width=64, height=64, batch_size=1), step_seconds=0.2, beside_seconds=0.0)
+    queue = RequestQueue(estimates, queue_limit=2, in_flight_limit=3)
+    first, second, refused, third = accept(), accept(), accept(), other()
+    assert queue.put(first) == Load(0, 0, 0, free_slots=2, backlog_seconds=0)
+    assert queue.put(second) == Load(waiting=1, ahead=1, in_flight=1, free_slots=1, backlog_seconds=2)
     with pytest.raises(Overloaded, match="queue_limit 2") as refusal:
-        queue.put(requests[2])
+        queue.put(refused)
     assert refusal.value.reason == "QUEUE_FULL"
-    assert refusal.value.retry_after_seconds == pytest.approx(2.0)
+    assert refusal.value.retry_after_seconds == pytest.approx(2.0), "a batch of 2 takes 4 s"
 
-    assert queue.take(0) is requests[0]
-    queue.put(requests[2])
-    assert queue.take(0) is requests[1]
-    # One could wait, but as many as may be in flight are.
-    assert queue.load() == Load(waiting=1, ahead=3, in_flight=3, free_slots=0, backlog_seconds=6)
+    assert requests_of(queue.take(0)) == [first, second]
+    first.batch_seconds_left = second.batch_seconds_left = 1.5
+    queue.put(third)
+    # One more could wait, but as many as may be in flight are.
+    assert queue.load() == Load(waiting=1, ahead=3, in_flight=3, free_slots=0, backlog_seconds=pytest.approx(2.9))
     with pytest.raises(Overloaded, match="in_flight_limit 3"):
-        queue.put(requests[3])
-    queue.leave(requests[0])
+        queue.put(refused)
+    queue.leave(first)
     assert queue.load().free_slots == 1
 
 
 async def test_computed_requests_are_no_backlog() -> None:
-    queue, request = RequestQueue(2, 3), accepted()
-    queue.put(request)
-    queue.take(0)
-    request.seconds_left = 0.0
+    queue = make_queue(2, 3)
+    fill(queue, accept())
+    take(queue)
     assert queue.load() == Load(waiting=0, ahead=0, in_flight=1, free_slots=2, backlog_seconds=0)
 
 
+async def test_images_of_one_key_are_computed_together_up_to_the_largest_batch() -> None:
+    queue = make_queue()
+    one, apart, three, two = (
+        accept(),
+        other(),
+        accept(make_request(seeds=[1, 2, 3])),
+        accept(make_request(seeds=[4, 5])),
+    )
+    fill(queue, one, apart, three, two)
+    assert [(image.request, image.index) for image in take(queue)] == [(one, 0), (three, 0), (three, 1), (three, 2)]
+    assert requests_of(take(queue)) == [apart], "it is the oldest now"
+    assert [(image.request, image.index) for image in take(queue)] == [(two, 0), (two, 1)]
+    assert take(queue) == []
+
+
+async def test_a_request_of_many_images_keeps_its_place_until_all_are_taken() -> None:
+    queue = make_queue()
+    many, late = accept(make_request(seeds=list(range(6)))), accept()
+    fill(queue, many, late)
+    assert [image.index for image in take(queue)] == [0, 1, 2, 3]
+    assert queue.load().waiting == 2
+    assert [(image.request, image.index) for image in take(queue)] == [(many, 4), (many, 5), (late, 0)]
+
+
+async def test_a_small_request_waits_for_those_before_it_and_no_longer() -> None:
+    queue = make_queue(queue_limit=40, in_flight_limit=40)
+    before, small, after = [large() for _ in range(20)], accept(), [large() for _ in range(10)]
+    fill(queue, *before, small, *after)
+    batches = []
+    while small not in (batch := requests_of(take(queue))):
+        batches.append(batch)
+    assert [request for batch in batches for request in batch] == before
+    assert len(batches) == 10, "of two each"
+
+
+async def test_younger_requests_fill_up_a_batch_but_do_not_come_first() -> None:
+    queue = make_queue()
+    oldest, passed, mate = large(), accept(), large()
+    fill(queue, oldest, passed, mate, large())
+    assert requests_of(take(queue)) == [oldest, mate]
+    assert requests_of(take(queue)) == [passed]
+
+
 async def test_what_nobody_waits_for_never_starts() -> None:
-    queue = RequestQueue(8, 8)
-    cancelled, expired, wanted = accepted(), accepted(seconds=0.0), accepted()
-    for request in (cancelled, expired, wanted):
-        queue.put(request)
+    queue = make_queue()
+    cancelled, expired, wanted = accept(), accept(seconds=0.0), accept()
+    fill(queue, cancelled, expired, wanted)
     cancelled.abandon()
-    assert queue.load().backlog_seconds == 2
-    assert queue.take(0) is wanted
+    assert requests_of(take(queue)) == [wanted]
     with pytest.raises(DeadlinePassed):
         await anext(expired.events())
 
 
+async def test_the_rest_of_an_abandoned_request_never_starts() -> None:
+    queue, request = make_queue(), accept(make_request(seeds=list(range(6))))
+    fill(queue, request)
+    assert len(take(queue)) == 4
+    request.abandon()
+    assert take(queue) == []
+    assert queue.load().waiting == 0
+
+
 async def test_a_request_that_left_is_forgotten() -> None:
-    queue, request = RequestQueue(8, 8), accepted()
-    queue.put(request)
+    queue, request = make_queue(8, 8), accept()
+    fill(queue, request)
     queue.leave(request)
     assert queue.load() == Load(0, 0, 0, free_slots=8, backlog_seconds=0)
-    assert queue.take(0) is None
+    assert take(queue) == []
 
 
 async def test_take_waits_for_a_request_for_the_timeout_or_until_closed() -> None:
-    queue, request = RequestQueue(8, 8), accepted()
+    queue, request = make_queue(), accept()
     started = time.monotonic()
-    assert queue.take(0.1) is None
+    assert queue.take(0.1) == []
     assert 0.1 <= time.monotonic() - started < 1
 
     threading.Timer(0.05, queue.put, [request]).start()
-    assert queue.take(10) is request
+    assert requests_of(queue.take(10)) == [request]
 
     threading.Timer(0.05, queue.close).start()
-    assert queue.take(10) is None
+    assert queue.take(10) == []
     assert time.monotonic() - started < 5
 
 
+async def test_mates_are_waited_for_while_the_window_is_open() -> None:
+    queue = make_queue(window_seconds=5.0)
+    fill(queue, accept(), accept())
+    take(queue)
+    # Both callers are about to send again.
+    first, second = accept(), accept()
+    fill(queue, first)
+    threading.Timer(0.1, queue.put, [second]).start()
+    started = time.monotonic()
+    assert requests_of(queue.take(0)) == [first, second]
+    assert time.monotonic() - started < 4
+
+
+async def test_a_full_batch_and_a_closed_queue_wait_for_nobody() -> None:
+    queue = make_queue(window_seconds=60.0)
+    fill(queue, *(accept() for _ in range(5)))
+    assert len(take(queue)) == 4
+    assert len(take(queue)) == 1
+    fill(queue, *(accept() for _ in range(4)))
+    assert len(take(queue)) == 4
+    fill(queue, accept())
+    queue.close()
+    assert len(take(queue)) == 1
+
+
 async def test_closed_it_accepts_nothing_but_gives_what_it_has() -> None:
-    queue, request = RequestQueue(8, 8), accepted()
-    queue.put(request)
+    queue, request = make_queue(), accept()
+    fill(queue, request)
     queue.close()
     with pytest.raises(Unavailable) as refusal:
-        queue.put(accepted())
+        queue.put(accept())
     assert refusal.value.reason == "GROUP_DRAINING"
     assert queue.load().free_slots == 0
-    assert queue.take(10) is request
-    assert queue.take(10) is None
+    assert requests_of(queue.take(10)) == [request]
+    assert queue.take(10) == []
 
 
 async def test_end_all_ends_what_waits_and_what_computes() -> None:
-    queue, requests = RequestQueue(8, 8), [accepted(), accepted()]
-    for request in requests:
-        queue.put(request)
+    queue, requests = make_queue(), [accept(), other()]
+    fill(queue, *requests)
     queue.take(0)
     queue.end_all(Unavailable("broken", reason="WORLD_BROKEN"))
     for request in requests:
@@ -112,10 +210,11 @@ async def test_end_all_ends_what_waits_and_what_computes() -> None:
 
 async def test_every_change_is_told() -> None:
     changes: list[int] = []
-    queue, request = RequestQueue(8, 8), accepted()
+    queue, request = make_queue(), accept()
     queue.on_change(lambda: changes.append(queue.load().in_flight))
     queue.put(request)
     queue.take(0)
+    queue.batch_ended()
     queue.leave(request)
     queue.close()
-    assert changes == [1, 1, 0, 0]
+    assert changes == [1, 1, 1, 0, 0]

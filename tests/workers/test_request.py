@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
 from pixelpod.server.errors import ComputationFailed, DeadlinePassed, Unavailable
 from pixelpod.v1 import images_pb2
-from tests.workers.models import make_request
+from tests.workers.models import accept
 from workers.request import CHUNK_BYTES, AcceptedRequest
 
 
 def accepted(seconds: float = 60.0) -> AcceptedRequest:
-    return AcceptedRequest(make_request(), [], time.monotonic() + seconds, 1.0, asyncio.get_running_loop())
+    return accept(seconds=seconds)
 
 
 async def test_a_slow_reader_gets_the_newest_progress_and_every_byte() -> None:

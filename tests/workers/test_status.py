@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from pixelpod.v1 import group_pb2, images_pb2
-from tests.workers.models import make_model
+from tests.workers.models import make_model, make_queue
 from workers.descriptor import describe
-from workers.queue import RequestQueue
 from workers.status import StatusBoard
 
 
 def board() -> StatusBoard:
-    return StatusBoard("group-a", make_model(), ranks=2, epoch=1234, queue=RequestQueue(8, 32))
+    return StatusBoard("group-a", make_model(), ranks=2, epoch=1234, queue=make_queue())
 
 
 def test_it_begins_loading_with_the_whole_model_file() -> None:

@@ -12,16 +12,16 @@ from torch import distributed as dist
 
 from pixelpod.v1 import group_pb2
 from tests.workers.computing import load_single
-from tests.workers.models import make_model, make_request
+from tests.workers.models import make_model, make_queue, make_request
 from workers.batch import BatchRunner
-from workers.batching import split_into_batches
+from workers.batching import batch_sizes
 from workers.compiles import CompileTracker
 from workers.control import ControlChannel
 from workers.devices import device_named
 from workers.errors import ModelRefused
+from workers.estimates import Estimates
 from workers.families import Family
 from workers.model_file import Bucket, FamilyName, ModelFile, OnWarmUpFailure
-from workers.queue import RequestQueue
 from workers.status import StatusBoard
 from workers.validation import check_request
 from workers.warmup import overlong_prompt_batches, warm_up, warming_batches
@@ -58,8 +58,9 @@ def test_every_reachable_graph_is_warmed_once(family: Any, limits: dict[str, flo
         request = make_request(
             width=width, height=height, seeds=[0] * count, max_sequence_length=length, guidance_scale=scale
         )
-        batches = split_into_batches(request, check_request(request, model))
-        reached |= {graph_of(batch, family) for batch in batches}
+        bucket = check_request(request, model)
+        guided = family.uses_guidance_pass(scale)
+        reached |= {(width, height, size, length, guided) for size in batch_sizes(count, bucket)}
     assert reached == set(warmed)
 
 
@@ -109,10 +110,10 @@ def warm(
 
     patch.setattr(family, "start", fail)
     model = family.model.model_copy(update={"on_warm_up_failure": policy})
-    status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=RequestQueue(8, 32))
+    status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=make_queue())
     with CompileTracker() as compiles:
         runner = BatchRunner(family, device_named("cpu"), compiles, decodes=True, run_ahead_steps=2)
-        warm_up(model, channel, runner, status)
+        warm_up(model, channel, runner, status, Estimates())
     return [(bucket.width, bucket.warm) for bucket in status.snapshot().model.buckets]
 
 

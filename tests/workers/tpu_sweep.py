@@ -21,15 +21,16 @@ import torch
 import torch.distributed as dist
 
 from pixelpod.v1 import group_pb2
+from tests.workers.models import make_queue
 from workers.batch import BatchRunner
 from workers.compile_reports import Report, total
 from workers.compiles import CompileTracker
 from workers.control import ControlChannel
 from workers.devices import device_named
+from workers.estimates import Estimates
 from workers.families import load_family
 from workers.leader import lead_batch
 from workers.model_file import Execution, ModelFile, Placement, load_model_file
-from workers.queue import RequestQueue
 from workers.status import StatusBoard
 from workers.warmup import warm_up
 
@@ -106,10 +107,10 @@ def main(execution: Execution, model_file: Path) -> None:
     model = load_model_file(model_file).model_copy(update=changes)
     compiles = CompileTracker(device.programs)
     runner = BatchRunner(load_family(model, device, mesh=None), device, compiles, decodes=True, run_ahead_steps=2)
-    status = StatusBoard("group", model, ranks=1, epoch=1, queue=RequestQueue(1, 1))
+    status = StatusBoard("group", model, ranks=1, epoch=1, queue=make_queue())
     submissions = _watch_submissions()
     started = time.monotonic()
-    warm_up(model, channel, runner, status)
+    warm_up(model, channel, runner, status, Estimates())
     warmed = compiles.by_component()
     warm_up_seconds = time.monotonic() - started
     after: list[tuple[str, Report]] = []

@@ -31,11 +31,13 @@ class NotFinite(Exception):
 
     Args:
         slots: The positions in the batch of the images at fault.
+        pixels: The batch as `Family.decode` returns it, for the sake of the other images.
     """
 
-    def __init__(self, slots: Sequence[int]) -> None:
+    def __init__(self, slots: Sequence[int], pixels: np.ndarray) -> None:
         super().__init__(f"the model computed values that are not finite in slots {list(slots)} of the batch")
         self.slots = tuple(slots)
+        self.pixels = pixels
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Conditioning:
     """(1, width): one vector for the prompt, from the CLIP encoders of the families that have them."""
     truncated: tuple[str, ...] = ()
     """One sentence for each text encoder that did not read the whole prompt. No prompt text."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the embeddings."""
+        return self.embeddings.nbytes + (0 if self.pooled is None else self.pooled.nbytes)
 
     @staticmethod
     def stack(conditionings: Sequence[Conditioning], device: torch.device) -> Conditioning:
@@ -208,12 +215,12 @@ class Family(ABC):
         decoded = self.pipeline.vae.decode(self._unpack(denoising), return_dict=False)[0].cpu()
         self.release()
         finite = decoded.isfinite().flatten(start_dim=1).all(dim=1).tolist()
-        bad = [slot for slot in range(denoising.images) if not finite[slot]]
-        if bad:
-            raise NotFinite(bad)
-        # What is not finite in padding must not trouble the conversion below; finite values stay as they are.
+        # What is not finite must not trouble the conversion; finite values stay as they are.
         unit = self.pipeline.image_processor.postprocess(decoded.nan_to_num(), output_type="np")
         pixels: np.ndarray = (unit * 255).round().astype(np.uint8)  # as diffusers makes PIL images
+        bad = [slot for slot in range(denoising.images) if not finite[slot]]
+        if bad:
+            raise NotFinite(bad, pixels)
         return pixels
 
     def release(self) -> None:

@@ -1,0 +1,69 @@
+"""How long batches take, learnt from those that were computed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from pixelpod.v1 import group_pb2
+from workers.batching import BatchKey, batch_sizes
+
+_NEWEST_WEIGHT = 0.3
+"""Of the newest batch in the running means: a few batches make a change of the machine's speed felt."""
+
+_Shape = tuple[int, int, int]
+"""Width, height, batch size."""
+
+
+@dataclass(frozen=True)
+class BatchSeconds:
+    """What a batch of one shape takes."""
+
+    step: float
+    """One denoising step."""
+    beside: float
+    """All else: encoding prompts and decoding."""
+
+    def total(self, steps: int) -> float:
+        """Return the seconds of a batch of so many steps."""
+        return self.beside + steps * self.step
+
+
+class Estimates:
+    """Running means for each bucket and batch size. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._measured: dict[_Shape, BatchSeconds] = {}
+
+    def observe(self, batch: group_pb2.RunBatch, step_seconds: float, beside_seconds: float) -> None:
+        """Learn from a computed batch."""
+        shape = (batch.width, batch.height, batch.batch_size)
+        with self._lock:
+            before = self._measured.get(shape)
+            weight = 1.0 if before is None else _NEWEST_WEIGHT
+            old = before or BatchSeconds(0.0, 0.0)
+            self._measured[shape] = BatchSeconds(
+                step=weight * step_seconds + (1 - weight) * old.step,
+                beside=weight * beside_seconds + (1 - weight) * old.beside,
+            )
+
+    def batch(self, width: int, height: int, batch_size: int) -> BatchSeconds:
+        """Return what a batch of this shape takes; zeros while nothing of the bucket was measured.
+
+        A size that was not computed yet is taken as proportional to the nearest one that was: true of a busy device,
+        and too long for others.
+        """
+        with self._lock:
+            sizes = [size for (w, h, size) in self._measured if (w, h) == (width, height)]
+            if not sizes:
+                return BatchSeconds(0.0, 0.0)
+            nearest = min(sizes, key=lambda size: abs(size - batch_size))
+            measured = self._measured[width, height, nearest]
+        factor = batch_size / nearest
+        return BatchSeconds(measured.step * factor, measured.beside * factor)
+
+    def seconds(self, key: BatchKey, images: int) -> float:
+        """Return how long so many images of this key take, in as few batches as can be."""
+        width, height = key.bucket.width, key.bucket.height
+        return sum(self.batch(width, height, size).total(key.steps) for size in batch_sizes(images, key.bucket))
