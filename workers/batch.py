@@ -152,6 +152,10 @@ class BatchRunner:
             cached=prompts.cached,
         )
 
+    def out_of_memory(self, error: Exception) -> bool:
+        """Tell whether a batch failed because the device's memory, or the host's, was full."""
+        return self._device.out_of_memory(error)
+
     def submit_graphs(self, batches: Iterable[group_pb2.RunBatch]) -> None:
         """Compile the transformer's graphs for these batches at once, where that is possible, and compute nothing.
 

@@ -17,11 +17,18 @@ SUCCEEDED = 0
 """Outcome of a rank whose part went well."""
 NO_PART = -1
 """Outcome of a rank that had nothing to do in this stage."""
+PATIENCE_SECONDS = 3.0
+"""How long a rank that failed waits at the boundary. Ranks that fail alike are there about at once; one that failed by
+itself may have left the others waiting for it in a collective within the stage, for good."""
 
 
 def outcome_of(error: Exception | None) -> int:
     """Return the outcome of a rank's part: `SUCCEEDED`, or a positive number that tells the kind of error."""
     return SUCCEEDED if error is None else 1 + zlib.crc32(type(error).__qualname__.encode())
+
+
+def _patience_seconds(outcome: int) -> float | None:
+    return None if outcome in (SUCCEEDED, NO_PART) else PATIENCE_SECONDS
 
 
 def decide(outcomes: Sequence[int], wanted: bool) -> group_pb2.Verdict.ValueType:
@@ -68,7 +75,7 @@ class LeaderBoundary:
 
     def agree(self, outcome: int) -> group_pb2.Verdict.ValueType:
         """See `Boundary`."""
-        outcomes = self._channel.gather(outcome)
+        outcomes = self._channel.gather(outcome, _patience_seconds(outcome))
         try:
             verdict = decide(outcomes, self._wanted())
         except WorldBroken:
@@ -87,8 +94,9 @@ class FollowerBoundary:
 
     def agree(self, outcome: int) -> group_pb2.Verdict.ValueType:
         """See `Boundary`."""
-        self._channel.gather(outcome)
-        command = self._channel.receive()
+        patience_seconds = _patience_seconds(outcome)
+        self._channel.gather(outcome, patience_seconds)
+        command = self._channel.receive(patience_seconds)
         if not command.HasField("decision"):
             raise WorldBroken(f"rank 0 sent {command.WhichOneof('command')} within a batch")
         return command.decision.verdict

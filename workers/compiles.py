@@ -70,6 +70,7 @@ class CompileTracker:
         self._observe = observe
         self._place = self._left = ELSEWHERE
         self._started = 0.0
+        self._compiling = False
         self._submits = False
         self._programs_seen = programs()
         self._graph_hits_seen = 0
@@ -115,6 +116,11 @@ class CompileTracker:
         """From now on, log what is compiled as a warning."""
         self._told = {place: replace(compiles) for place, compiles in self._total.items()}
 
+    @property
+    def compiling(self) -> bool:
+        """Whether torch.compile is at work now. Any thread may ask."""
+        return self._compiling
+
     def by_place(self) -> dict[Place, Compiles]:
         """Return what was compiled so far, where anything was."""
         return {place: compiles for place, compiles in self._total.items() if compiles.count}
@@ -137,8 +143,10 @@ class CompileTracker:
         self._count_operators()
         self._graph_hits_seen = _graph_hits()
         self._started = time.monotonic()
+        self._compiling = True
 
     def _on_end(self, event: CallbackArgs) -> None:
+        self._compiling = False
         seconds, programs = time.monotonic() - self._started, self._new_programs()
         self._graphs.append(event.compile_id)
         if programs is None:

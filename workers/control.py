@@ -57,10 +57,10 @@ class ControlChannel:
             if rest:
                 dist.broadcast(torch.frombuffer(bytearray(rest), dtype=torch.uint8), src=0, group=self._group)
 
-    def receive(self) -> group_pb2.Command:
-        """Wait for rank 0's next command. The ranks after 0 call this."""
+    def receive(self, patience_seconds: float | None = None) -> group_pb2.Command:
+        """Wait for rank 0's next command, for a time other than the channel's. The ranks after 0 call this."""
         with _world_breaks("waiting for a command"):
-            dist.broadcast(self._frame, src=0, group=self._group)
+            _wait(dist.broadcast(self._frame, src=0, group=self._group, async_op=True), patience_seconds)
             frame = self._frame.numpy().tobytes()
             length = int.from_bytes(frame[:_LENGTH_BYTES], "little")
             payload = frame[_LENGTH_BYTES : _LENGTH_BYTES + length]
@@ -70,16 +70,16 @@ class ControlChannel:
                 payload += rest.numpy().tobytes()
         return self._parse(payload)
 
-    def gather(self, number: int) -> list[int]:
+    def gather(self, number: int, patience_seconds: float | None = None) -> list[int]:
         """Give `number` (64 bits) to rank 0. Returns there all ranks' numbers in the order of the ranks, else none."""
-        return [number for (number,) in self.gather_rows([number])]
+        return [number for (number,) in self.gather_rows([number], patience_seconds)]
 
-    def gather_rows(self, numbers: Sequence[int]) -> list[list[int]]:
+    def gather_rows(self, numbers: Sequence[int], patience_seconds: float | None = None) -> list[list[int]]:
         """Give `numbers`, as many on every rank, to rank 0. Returns there a row for each rank, else none."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         gathered = [torch.empty_like(mine) for _ in range(self.ranks)] if self.rank == 0 else None
         with _world_breaks("gathering numbers"):
-            dist.gather(mine, gathered, dst=0, group=self._group)
+            _wait(dist.gather(mine, gathered, dst=0, group=self._group, async_op=True), patience_seconds)
         return [row.tolist() for row in gathered or ()]
 
     def _parse(self, payload: bytes) -> group_pb2.Command:
@@ -91,6 +91,13 @@ class ControlChannel:
         if command.sequence != self._sequence:
             raise WorldBroken(f"command {command.sequence} came where {self._sequence} was due")
         return command
+
+
+def _wait(work: dist.Work, patience_seconds: float | None) -> None:
+    if patience_seconds is None:
+        work.wait()
+    else:
+        work.wait(timedelta(seconds=patience_seconds))
 
 
 @contextmanager

@@ -137,6 +137,12 @@ class Device(ABC):
         """
         raise NotImplementedError(f"{self.name} compiles one graph after the other")
 
+    def out_of_memory(self, error: Exception) -> bool:
+        """Tell whether an error says that memory was full. XLA's runtime says so by name only."""
+        import torch
+
+        return isinstance(error, torch.OutOfMemoryError | MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
     @contextmanager
     def sharding(self) -> Iterator[None]:
         """Within this context diffusers shards models on a mesh of this device."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -21,7 +23,10 @@ from workers.checkpoint import verify_checkpoint
 from workers.devices import device_named
 from workers.errors import ModelRefused
 from workers.lifeline import LAUNCHER_PID_VARIABLE
+from workers.liveness import LIVENESS_FILE_VARIABLE, LivenessFile
+from workers.liveness_watch import LivenessWatch
 from workers.model_file import load_model_file
+from workers.second_signal import end_on_second_signal
 from workers.settings import GroupSettings
 
 logger = logging.getLogger(__name__)
@@ -52,7 +57,8 @@ def launch(settings: GroupSettings) -> int:
     Only the main thread can call this: it handles signals, and its death is what ends the ranks.
 
     Returns:
-        The exit code: 0 after a signal, 1 when the world broke for good or another node did not come.
+        The exit code: 0 after a signal, 1 when the world broke for good or another node did not come. A second signal
+        ends the process with 1.
 
     Raises:
         ModelRefused: before any process starts, if the model can't be served as the model file and `ranks` ask.
@@ -78,7 +84,17 @@ def launch(settings: GroupSettings) -> int:
     os.environ.update(_RANK_ENVIRONMENT)
     if _on_one_host(settings):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks have nothing to say to the network
-    return _run_world(settings, group)
+    with tempfile.TemporaryDirectory(prefix="pixelpod-") as folder:
+        end_on_second_signal(clean_up=partial(shutil.rmtree, folder))
+        _watch_ranks(settings, Path(folder) / "liveness")
+        return _run_world(settings, group)
+
+
+def _watch_ranks(settings: GroupSettings, path: Path) -> None:
+    """Have stopped ranks of this host killed, and those that outlive their world."""
+    os.environ[LIVENESS_FILE_VARIABLE] = str(path)
+    file = LivenessFile.create(path, settings.ranks)
+    LivenessWatch(file, settings.liveness_timeout_seconds, settings.loading_timeout_seconds).start()
 
 
 def _run_world(settings: GroupSettings, group: str) -> int:

@@ -14,13 +14,14 @@ from workers.batch import BatchAborted, BatchResult, BatchRunner
 from workers.batching import make_batch
 from workers.boundary import LeaderBoundary
 from workers.compile_reports import Report, gather_reports, total
-from workers.control import ControlChannel
+from workers.control import ControlChannel, WorldBroken
 from workers.delivery import Delivery
 from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.progress import Progress
 from workers.queue import RequestQueue
 from workers.request import AcceptedRequest, RequestedImage, deadline_passed
+from workers.stall import StallWatch
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Leader:
         identity: What every answer tells of its origin: model, revision, group and epoch.
         heartbeat_seconds: How often the other ranks hear of an idle rank 0.
         encoding_threads: For image files.
+        stall_watch: Told of every progress.
+        proof: The batch that shows whether the group still works, after it ran out of memory.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class Leader:
         identity: images_pb2.GenerateResponse,
         heartbeat_seconds: float,
         encoding_threads: int,
+        stall_watch: StallWatch,
+        proof: group_pb2.RunBatch,
     ) -> None:
         self._channel = channel
         self._runner = runner
@@ -88,6 +93,8 @@ class Leader:
         self._identity = identity
         self._heartbeat_seconds = heartbeat_seconds
         self._pool = ThreadPoolExecutor(encoding_threads, thread_name_prefix="image-encoding")
+        self._stall_watch = stall_watch
+        self._proof = proof
         self._begun: WeakKeyDictionary[AcceptedRequest, tuple[Delivery, Progress]] = WeakKeyDictionary()
         """Of the requests that batches were made of."""
 
@@ -101,6 +108,7 @@ class Leader:
             images = self._queue.take(self._heartbeat_seconds)
             if images:
                 self._compute(images)
+                self._stall_watch.idle()
                 self._queue.batch_ended()
             elif self._queue.closed:
                 break
@@ -120,14 +128,17 @@ class Leader:
             for _, progress in work:
                 progress.step_done(step)
 
+        expected = self._estimates.batch(batch.width, batch.height, batch.batch_size)
+
+        def wanted() -> bool:
+            # Asked at every boundary, which is progress.
+            self._stall_watch.progress(max(expected.step, expected.beside))
+            return any(request.wanted for request in requests)
+
+        wanted()
         try:
             result = lead_batch(
-                self._channel,
-                self._runner,
-                batch,
-                lambda: any(request.wanted for request in requests),
-                step_done,
-                partial(self._count_compiles, batch),
+                self._channel, self._runner, batch, wanted, step_done, partial(self._count_compiles, batch)
             )
         except BatchAborted as aborted:
             self._give_up(images, requests, aborted)
@@ -169,6 +180,8 @@ class Leader:
 
         Of several, only one may be at fault: each is tried again by itself.
         """
+        if aborted.error is not None and self._runner.out_of_memory(aborted.error):
+            self._prove()
         if aborted.error is not None and len(requests) > 1:
             for request in requests:
                 self._compute([image for image in images if image.request is request])
@@ -176,6 +189,20 @@ class Leader:
         for request in requests:
             # Without an error, its caller left, and won't see this, or its time ran out.
             _fail(request, deadline_passed() if aborted.error is None else _model_failed(request))
+
+    def _prove(self) -> None:
+        """Draw a small image for nobody: memory that is full may stay full.
+
+        Raises:
+            WorldBroken: if that fails.
+        """
+        self._metrics.out_of_memory.inc()
+        logger.warning("out of memory; the group draws a small image before it goes on")
+        try:
+            lead_batch(self._channel, self._runner, self._proof)
+        except BatchAborted as aborted:
+            self._channel.send(group_pb2.Command(shutdown=group_pb2.Shutdown()))
+            raise WorldBroken("out of memory, and then a small image failed too") from aborted.error
 
     def _count(self, batch: group_pb2.RunBatch, result: BatchResult) -> None:
         seconds = result.seconds

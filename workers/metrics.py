@@ -71,6 +71,15 @@ class GroupMetrics:
         self.not_finite = Counter(
             f"{_PREFIX}not_finite", "Requests that failed because values were not finite.", registry=registry
         )
+        self.out_of_memory = Counter(
+            f"{_PREFIX}out_of_memory", "Batches that failed because memory was full.", registry=registry
+        )
+        self._restarts = Counter(
+            f"{_PREFIX}restarts",
+            "How often the launcher's world was started again: rank_lost, rank_silent, stalled.",
+            ["reason"],
+            registry=registry,
+        )
         self._compile_seconds = Histogram(
             f"{_PREFIX}compile_seconds",
             "Compiles of rank 0, and programs found in a cache, by component and bucket.",
@@ -92,6 +101,10 @@ class GroupMetrics:
         Info("pixelpod_build", "What runs here.", registry=registry).info(
             {"version": version("pixelpod"), "model": model.name, "revision": model.revision}
         )
+
+    def restarted(self, reason: str, times: int) -> None:
+        """Count what happened before this process started."""
+        self._restarts.labels(reason).inc(times)
 
     def request_ended(self, code: grpc.StatusCode, seconds: float) -> None:
         """Count a request that ended with `code` after `seconds`."""

@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
+from typing import NoReturn
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
@@ -23,6 +25,7 @@ from workers.endpoint import Endpoint
 from workers.errors import ModelRefused
 from workers.estimates import Estimates
 from workers.lifeline import end_with_launcher
+from workers.liveness import LIVENESS_FILE_VARIABLE, LivenessFile, Pulse, RankState
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile, load_model_file
 from workers.queue import RequestQueue
@@ -31,6 +34,7 @@ from workers.status import StatusBoard
 
 logger = logging.getLogger("workers.rank")  # __name__ is __main__ here
 
+_BEATS_PER_TIMEOUT = 10
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -43,11 +47,16 @@ def main() -> int:
     model = load_model_file(settings.model)
     group = settings.name or model.name
     configure_logging(settings.log_format, f"{group}/rank{rank}")
+    pulse = Pulse(
+        LivenessFile(Path(os.environ[LIVENESS_FILE_VARIABLE])),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        interval_seconds=settings.liveness_timeout_seconds / _BEATS_PER_TIMEOUT,
+    )
     try:
         if rank == 0:
-            _Rank0(settings, model, group).serve()
+            _Rank0(settings, model, group, pulse).serve()
         else:
-            _follow(settings, model)
+            _follow(settings, model, pulse)
     except (AddressInUse, ModelRefused) as refusal:
         logger.error("%s", refusal)
         return 1
@@ -59,10 +68,11 @@ def main() -> int:
         else:
             logger.exception("this rank failed")
         return 1
+    pulse.enter(RankState.LEFT)
     return 0
 
 
-def _follow(settings: GroupSettings, model: ModelFile) -> None:
+def _follow(settings: GroupSettings, model: ModelFile, pulse: Pulse) -> None:
     """Obey rank 0 until it says that the world ends."""
     from workers.boundary import SUCCEEDED
     from workers.follower import follow, follow_warm_up
@@ -74,14 +84,16 @@ def _follow(settings: GroupSettings, model: ModelFile) -> None:
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     world.serving.gather(SUCCEEDED)
+    pulse.enter(RankState.SERVING)
     follow(world.serving, world.runner)
 
 
 class _Rank0:
     """Rank 0: what its endpoint and its main loop share."""
 
-    def __init__(self, settings: GroupSettings, model: ModelFile, group: str) -> None:
+    def __init__(self, settings: GroupSettings, model: ModelFile, group: str, pulse: Pulse) -> None:
         self._settings = settings
+        self._pulse = pulse
         self._model = model
         self._started = time.monotonic()
         epoch = time.time_ns() // 1_000_000
@@ -94,6 +106,8 @@ class _Rank0:
         )
         self._status = StatusBoard(group, model, settings.world_size, epoch, self._queue)
         self._metrics = GroupMetrics(model, self._queue, self._status)
+        for reason, times in pulse.file.restarts().items():
+            self._metrics.restarted(reason.name.lower(), times)
         self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics, self._estimates)
 
     def serve(self) -> None:
@@ -104,16 +118,27 @@ class _Rank0:
         try:
             self._lead(port)
         except Exception:
-            reason = "a rank failed, and all ranks of the group start again"
-            self._status.enter(group_pb2.GROUP_STATE_LOADING, reason)
-            self._endpoint.close(Unavailable(reason, reason="WORLD_BROKEN", retry_after_seconds=1.0))
+            self._say_goodbye("a rank failed, and all ranks of the group start again")
             raise
         self._endpoint.close()
+
+    def _say_goodbye(self, reason: str) -> None:
+        """End all requests, since the world broke."""
+        self._status.enter(group_pb2.GROUP_STATE_LOADING, reason)
+        self._endpoint.close(Unavailable(reason, reason="WORLD_BROKEN", retry_after_seconds=1.0))
+
+    def _end_stalled(self, seconds: float) -> None:
+        """End this process, whose main thread hangs."""
+        logger.error("no progress for %.1f s: a rank hangs, and all ranks of the group start again", seconds)
+        self._pulse.enter(RankState.STALLED)
+        self._say_goodbye("a rank hangs, and all ranks of the group start again")
+        _exit(1)
 
     def _lead(self, port: int) -> None:
         from workers.boundary import SUCCEEDED
         from workers.leader import Leader
-        from workers.warmup import warm_up
+        from workers.stall import StallWatch
+        from workers.warmup import proof_batch, warm_up
         from workers.world import join_world
 
         settings = self._settings
@@ -121,6 +146,12 @@ class _Rank0:
         family = world.runner.family
         self._status.tell_traits(family.guidance_used, family.uses_negative_prompt)
         warm_up(self._model, world.warming, world.runner, self._status, self._estimates)
+        stall_watch = StallWatch(
+            settings.stall_factor,
+            settings.stall_floor_seconds,
+            compiling=lambda: world.runner.compiles.compiling,
+            on_stall=self._end_stalled,
+        )
         leader = Leader(
             world.serving,
             world.runner,
@@ -130,19 +161,26 @@ class _Rank0:
             self._identity,
             settings.heartbeat_seconds,
             settings.encoding_threads,
+            stall_watch,
+            proof_batch(self._model),
         )
         # Every rank answers once it ignores signals, so that from now on a drain loses nothing.
         world.serving.gather(SUCCEEDED)
         self._endpoint.drain_on(*_STOP_SIGNALS)
+        self._pulse.enter(RankState.SERVING)
+        stall_watch.start()
         self._status.enter(group_pb2.GROUP_STATE_READY)
         seconds = round(time.monotonic() - self._started, 2)
         logger.info("ready", extra={"listen": settings.listen, "port": port, "seconds": seconds})
         leader.run()
 
 
-if __name__ == "__main__":
-    code = main()
+def _exit(code: int) -> NoReturn:
+    """End this process now: a broken process group can block the interpreter's own end."""
     logging.shutdown()
     sys.stderr.flush()
-    # Not sys.exit: a broken process group can block the interpreter's own end.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    _exit(main())

@@ -83,6 +83,12 @@ class GroupSettings(BaseSettings):
     """A rank that hears nothing for this long ends its world. Above every stage of a batch, and heartbeat_seconds."""
     loading_timeout_seconds: Seconds = 1800.0
     """The same while weights load and buckets compile, which takes long."""
+    liveness_timeout_seconds: Seconds = 5.0
+    """A rank process without a sign of life for this long is killed by its launcher, and the world starts again."""
+    stall_factor: float = Field(default=10.0, ge=1, allow_inf_nan=False)
+    """A stage or step of a batch that takes this many times as long as measured broke the world, compiles excepted."""
+    stall_floor_seconds: Seconds = 20.0
+    """The same is never said before this time, however fast the model is."""
     drain_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     """After SIGTERM: how long accepted requests may still run. The rest end with UNAVAILABLE."""
 

@@ -139,6 +139,13 @@ def overlong_prompt_batches(model: ModelFile) -> Iterator[group_pb2.RunBatch]:
         )
 
 
+def proof_batch(model: ModelFile) -> group_pb2.RunBatch:
+    """Return the least that a group can draw."""
+    bucket = min(model.buckets, key=lambda bucket: bucket.width * bucket.height)
+    lengths = model.limits.max_sequence_lengths
+    return _batch(bucket, bucket.batch_sizes[0], lengths[0], model.defaults.guidance_scale, steps=1)
+
+
 def _measure(
     model: ModelFile, bucket: Bucket, channel: ControlChannel, runner: BatchRunner, estimates: Estimates
 ) -> None:

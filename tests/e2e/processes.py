@@ -105,6 +105,10 @@ def free_address() -> str:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+"""Of a server that is not there, hangs, or stops."""
+
+
 def health_of(address: str, service: str = "") -> int | None:
     """Return what a server says of its health now; None where no server answers."""
     with grpc.insecure_channel(address) as channel:
@@ -112,7 +116,7 @@ def health_of(address: str, service: str = "") -> int | None:
             request = health_pb2.HealthCheckRequest(service=service)
             return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=2.0).status)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            if error.code() in _NO_ANSWER:
                 return None
             raise
 

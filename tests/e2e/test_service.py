@@ -83,7 +83,7 @@ def test_without_a_seed_every_image_is_another(client: Client) -> None:
 
 
 def test_concurrent_requests_equal_their_solo_runs(client: Client) -> None:
-    """Schedulers and tokenizers hold state; requests must not share it. A larger batch rounds otherwise: by 1 of 255."""
+    """Schedulers and tokenizers hold state; requests must not share it. Larger batches round otherwise, by 1 of 255."""
     wishes = [(f"animal number {number}", number, 4 + number % 5) for number in range(8)]
 
     def image(wish: tuple[str, int, int]) -> bytes:

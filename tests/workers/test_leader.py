@@ -32,7 +32,9 @@ from workers.metrics import GroupMetrics
 from workers.model_file import Bucket, FamilyName, ModelFile
 from workers.queue import RequestQueue
 from workers.request import AcceptedRequest
+from workers.stall import StallWatch
 from workers.status import StatusBoard
+from workers.warmup import proof_batch
 
 SEQUENCE_LENGTH = 64
 PROMPT = "城の上の月 🌙\nlook up"
@@ -85,7 +87,18 @@ async def led(channel: ControlChannel, runner: BatchRunner) -> AsyncIterator[Led
     model, queue, estimates = runner.family.model, make_queue(), Estimates()
     metrics = GroupMetrics(model, queue, StatusBoard("group-a", model, 1, 1, queue))
     identity = images_pb2.GenerateResponse(model=model.name, revision=model.revision, group="group-a", epoch=99)
-    leader = Leader(channel, runner, queue, estimates, metrics, identity, heartbeat_seconds=0.05, encoding_threads=2)
+    leader = Leader(
+        channel,
+        runner,
+        queue,
+        estimates,
+        metrics,
+        identity,
+        heartbeat_seconds=0.05,
+        encoding_threads=2,
+        stall_watch=StallWatch(10.0, 60.0, lambda: False, lambda seconds: None),
+        proof=proof_batch(model),
+    )
     thread = threading.Thread(target=leader.run)
     thread.start()
     yield Led(leader, queue, metrics, model.buckets[0])
@@ -278,6 +291,24 @@ async def test_an_error_in_any_stage_fails_its_request_alone(
     assert "月" not in caplog.text + failure.message
     monkeypatch.undo()
     assert len((await answer_to(led.put())).files) == 1
+
+
+async def test_out_of_memory_fails_the_request_and_the_group_proves_itself(
+    led: Led, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = family.start, []
+
+    def run_out(batch: group_pb2.RunBatch, *conditionings: Any) -> Any:
+        started.append(batch.steps)
+        if batch.steps == 7:
+            raise torch.OutOfMemoryError("it is full")
+        return start(batch, *conditionings)
+
+    monkeypatch.setattr(family, "start", run_out)
+    assert (await failure_of(led.put(steps=7))).reason == "COMPUTATION_FAILED"
+    assert len((await answer_to(led.put(steps=2))).files) == 1
+    assert started == [7, 1, 2], "a small image in between"
+    assert led.sample("out_of_memory_total") == 1
 
 
 async def test_a_compile_is_told_to_the_request_that_paid_for_it(

@@ -1,0 +1,1 @@
+"""Faults that tests order from real rank processes."""
