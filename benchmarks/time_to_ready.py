@@ -9,23 +9,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import grpc
 import yaml
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from benchmarks.groups import serving
 from workers.model_file import FamilyName
 from workers.tiny_checkpoints import write_tiny_checkpoint
-
-LIMIT_SECONDS = 3600.0
-ADDRESS = "127.0.0.1:7961"
 
 
 def main() -> None:
@@ -59,42 +52,19 @@ def _compiled_model(family: FamilyName, folder: Path) -> Path:
 
 def _seconds_to_ready(model: Path, device: str, cache: Path | None, torch_cache: Path) -> float:
     """Start a group, wait until it serves, and stop it. Without `cache` torch finds no graphs of earlier starts."""
-    command = [sys.executable, "-m", "pixelpod", "group", "--model", str(model), "--ranks", "1", "--device", device]
-    command += ["--listen", ADDRESS, "--metrics", "none"]
-    environment = dict(os.environ)
+    environment, options = dict(os.environ), []
     if cache is None:
         environment["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(dir=_made(torch_cache))
     else:
-        command += ["--cache-dir", str(cache)]
+        options = ["--cache-dir", str(cache)]
     started = time.monotonic()
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            _wait_serving(process)
-            return time.monotonic() - started
-        finally:
-            process.send_signal(signal.SIGTERM)
+    with serving(model, 1, device, options, environment):
+        return time.monotonic() - started
 
 
 def _made(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
-
-
-def _wait_serving(process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + LIMIT_SECONDS
-    with grpc.insecure_channel(ADDRESS) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        while time.monotonic() < until:
-            if process.poll() is not None:
-                raise SystemExit(f"the group ended with exit code {process.returncode}")
-            try:
-                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=1)
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-            except grpc.RpcError:
-                pass  # not listening yet
-            time.sleep(0.05)
-    raise SystemExit(f"not ready after {LIMIT_SECONDS:g} s")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ class Device(ABC):
     """For torch.distributed.init_process_group. Gloo is always part of it: control messages lie on the CPU."""
     compile_backend: ClassVar[str]
     """For torch.compile."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Where files of the operating system that stand for such devices begin."""
     can_fuse: ClassVar[bool] = False
     """Whether execution `fused` exists here."""
     can_overlap_compiles: ClassVar[bool] = False
@@ -217,6 +219,7 @@ class Tpu(Device):
     name = "tpu"
     process_group_backend = "cpu:gloo,tpu:tpu_dist"
     compile_backend = "tpu"
+    files = ("/dev/accel", "/dev/vfio/")
     can_fuse = True
     can_overlap_compiles = True
     _programs = Programs()
@@ -294,6 +297,7 @@ class Cuda(Device):
     """NVIDIA GPUs, one for each rank of a host."""
 
     name = "cuda"
+    files = ("/dev/nvidia",)
     process_group_backend = "cpu:gloo,cuda:nccl"
     compile_backend = "inductor"
 

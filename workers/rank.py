@@ -62,9 +62,12 @@ def main() -> int:
         return 1
     except Exception as error:
         from workers.control import WorldBroken
+        from workers.device_lock import DeviceBusy
 
         if isinstance(error, WorldBroken):
             logger.error("the world broke: %s", error)
+        elif isinstance(error, DeviceBusy):
+            logger.error("%s", error)
         else:
             logger.exception("this rank failed")
         return 1

@@ -83,6 +83,8 @@ class GroupSettings(BaseSettings):
     """A rank that hears nothing for this long ends its world. Above every stage of a batch, and heartbeat_seconds."""
     loading_timeout_seconds: Seconds = 1800.0
     """The same while weights load and buckets compile, which takes long."""
+    device_timeout_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    """How long a rank tries to get its device, while another process holds it."""
     liveness_timeout_seconds: Seconds = 5.0
     """A rank process without a sign of life for this long is killed by its launcher, and the world starts again."""
     stall_factor: float = Field(default=10.0, ge=1, allow_inf_nan=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from workers.batch import BatchRunner
 from workers.compiles import Compiles, CompileTracker
 from workers.control import ControlChannel
+from workers.device_lock import acquire_device
 from workers.devices import device_named
 from workers.families import load_family
 from workers.model_file import ModelFile, Placement
@@ -42,12 +44,16 @@ def join_world(
         settings: Of the group.
         model: What to load.
         on_compile: Told component, bucket and extent of what is compiled on this rank.
+
+    Raises:
+        DeviceBusy: if another process keeps this rank's device.
     """
     adopt_torch_logs()
     device = device_named(settings.device)
     dist.init_process_group(device.process_group_backend, timeout=timedelta(seconds=settings.loading_timeout_seconds))
     warming = ControlChannel(settings.loading_timeout_seconds)
     serving = ControlChannel(settings.control_timeout_seconds)
+    acquire_device(device, int(os.environ["LOCAL_RANK"]), settings.device_timeout_seconds)
     mesh = None
     if model.placement is Placement.TENSOR_PARALLEL:
         mesh = init_device_mesh(device.name, (dist.get_world_size(),))

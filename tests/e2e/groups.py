@@ -55,10 +55,13 @@ class Group:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return the value of the first sample of this name that has these labels."""
-        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=5) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        families = text_string_to_metric_families(self.metrics_page())
         samples = [sample for family in families for sample in family.samples if sample.name == name]
         return next((sample.value for sample in samples if labels.items() <= sample.labels.items()), None)
+
+    def metrics_page(self) -> str:
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
 
     def rank(self, number: int) -> psutil.Process:
         return next(rank for rank in self.process.children() if rank.environ().get("RANK") == str(number))
