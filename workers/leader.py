@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from weakref import WeakKeyDictionary
 
 from pixelpod.server.errors import ComputationFailed, RequestError
 from pixelpod.v1 import group_pb2, images_pb2
@@ -95,8 +94,8 @@ class Leader:
         self._pool = ThreadPoolExecutor(encoding_threads, thread_name_prefix="image-encoding")
         self._stall_watch = stall_watch
         self._proof = proof
-        self._begun: WeakKeyDictionary[AcceptedRequest, tuple[Delivery, Progress]] = WeakKeyDictionary()
-        """Of the requests that batches were made of."""
+        self._begun: dict[AcceptedRequest, tuple[Delivery, Progress]] = {}
+        """Of the requests in the present batch, and those that have images for another one."""
 
     def run(self) -> None:
         """Work until the queue is closed and empty, then send the other ranks away.
@@ -109,6 +108,11 @@ class Leader:
             if images:
                 self._compute(images)
                 self._stall_watch.idle()
+                self._begun = {
+                    request: work
+                    for request, work in self._begun.items()
+                    if request.wanted and request.taken < request.images
+                }
                 self._queue.batch_ended()
             elif self._queue.closed:
                 break

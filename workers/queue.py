@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pixelpod.server.errors import Overloaded, RequestError, Unavailable
 from workers.batching import BatchKey
 from workers.estimates import Estimates
-from workers.request import AcceptedRequest, RequestedImage, deadline_passed
+from workers.request import AcceptedRequest, RequestedImage, deadline_passed, deadline_unreachable
 from workers.window import BatchWindow
 
 _LEAST_RETRY_SECONDS = 0.1
+_LEAST_SHARE = 0.7
+"""Of its estimate that a request needs at the very least: means of measured times are not exact."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ class RequestQueue:
         """Return the images of the next batch: all of one key, and at most as many as the largest batch holds.
 
         Returns none when no request came within the timeout, and at once when the queue is closed and empty. A request
-        whose time ran out while it waited ends here. Call `batch_ended` before the next time.
+        that can't be done in its time ends here. Call `batch_ended` before the next time.
         """
         until = time.monotonic() + timeout_seconds
         with self._changed:
             while True:
-                self._end_unwanted()
+                self._end_hopeless()
                 images = self._next_images()
                 wait_until = self._starts_at(images) if images else until
                 if time.monotonic() >= wait_until or (self._closed and not images):
@@ -183,12 +185,22 @@ class RequestQueue:
         waiting = sum(self._estimates.seconds(key, count) for key, count in images.items())
         return waiting + max((request.batch_seconds_left for request in self._computing), default=0.0)
 
-    def _end_unwanted(self) -> None:
-        """End the waiting requests that nobody waits for, or whose time is over."""
+    def _end_hopeless(self) -> None:
+        """End the waiting requests that nobody waits for, or that can't be done in their time."""
+        hopeful = []
         for request in self._waiting:
             if not request.wanted:
                 request.end(deadline_passed())
-        self._waiting = [request for request in self._waiting if request.wanted]
+            elif time.monotonic() + self._least_seconds(request) > request.deadline:
+                request.abandon()
+                request.end(deadline_unreachable())
+            else:
+                hopeful.append(request)
+        self._waiting = hopeful
+
+    def _least_seconds(self, request: AcceptedRequest) -> float:
+        """Return less time than what is left of a request has ever taken."""
+        return _LEAST_SHARE * self._estimates.seconds(request.key, request.images - request.taken)
 
     def _next_images(self) -> list[RequestedImage]:
         """Return what the next batch would hold now."""

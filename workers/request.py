@@ -135,3 +135,12 @@ class RequestedImage:
 def deadline_passed() -> DeadlinePassed:
     """Return the error of a request whose time ran out."""
     return DeadlinePassed("the request's time ran out before its images were done", reason="DEADLINE_PASSED")
+
+
+def deadline_unreachable() -> DeadlinePassed:
+    """Return the error of a request that waited until too little time was left to compute it."""
+    return DeadlinePassed(
+        "the request waited until too little of its time was left to compute it; "
+        "set a longer deadline, or ask for fewer steps or images",
+        reason="DEADLINE_UNREACHABLE",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import io
 import threading
@@ -197,6 +198,17 @@ async def test_requests_are_computed_together_and_each_gets_its_own_images(led: 
         assert answer.steps[-1] == 2
     assert led.sample("batch_size_count") == 3
     assert led.sample("batch_size_sum") == 5
+
+
+async def test_nothing_is_kept_of_requests_that_ended(led: Led) -> None:
+    request = led.put(seeds=[1, 2, 3])
+    await answer_to(request)
+    gone = weakref.ref(request)
+    led.queue.leave(request)
+    del request
+    await answer_to(led.put(steps=1))
+    gc.collect()
+    assert gone() is None
 
 
 async def test_one_of_a_batch_that_leaves_changes_nothing_for_its_mates(

@@ -125,6 +125,18 @@ async def test_what_nobody_waits_for_never_starts() -> None:
         await anext(expired.events())
 
 
+async def test_what_can_no_longer_be_done_in_time_never_starts() -> None:
+    estimates = Estimates()
+    estimates.observe(group_pb2.RunBatch(width=64, height=64, batch_size=1), step_seconds=1.0, beside_seconds=0.0)
+    queue = RequestQueue(estimates, queue_limit=8, in_flight_limit=8)
+    too_late, in_time = accept(seconds=6.5), accept(seconds=9.0)  # ten steps
+    fill(queue, too_late, in_time)
+    assert requests_of(take(queue)) == [in_time]
+    with pytest.raises(DeadlinePassed, match="too little of its time") as failure:
+        await anext(too_late.events())
+    assert failure.value.reason == "DEADLINE_UNREACHABLE"
+
+
 async def test_the_rest_of_an_abandoned_request_never_starts() -> None:
     queue, request = make_queue(), accept(make_request(seeds=list(range(6))))
     fill(queue, request)
