@@ -7,6 +7,7 @@ import gc
 import hashlib
 import io
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
