@@ -191,8 +191,8 @@ async def test_requests_are_computed_together_and_each_gets_its_own_images(led: 
     first = led.put(steps=7)
     together = [led.put(prompt=f"{number} foxes", seeds=[number]) for number in range(4)]
     await answer_to(first)
-    for number, request in enumerate(together):
-        answer = await answer_to(request)
+    answers = [await answer_to(request) for request in together]
+    for number, answer in enumerate(answers):
         picture = Picture(f"{number} foxes", seed=number, steps=2)
         _, expected = compute(family, [picture, Picture()])
         assert (np.asarray(open_image(answer.files[0])) == expected[0]).all()
