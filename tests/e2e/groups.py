@@ -66,6 +66,14 @@ class Group:
     def rank(self, number: int) -> psutil.Process:
         return next(rank for rank in self.process.children() if rank.environ().get("RANK") == str(number))
 
+    def wait_counted(self, code: str, times: float) -> None:
+        """Wait until so many requests are counted with this code. A call's caller knows its end a moment before."""
+
+        def counted() -> float | None:
+            return self.metric("pixelpod_group_requests_total", code=code)
+
+        wait_until(lambda: counted() == times, 5, lambda: f"{code} is counted {counted()} times, not {times}")
+
     def wait_idle(self, seconds: float = 10.0) -> None:
         """Wait until no request is in flight and every gauge says so."""
         wait_until(lambda: self.status.in_flight == 0, seconds, lambda: f"not idle: {self.status}")

@@ -157,7 +157,7 @@ def test_what_is_not_served_is_refused_by_name(
         group.execute(**changes)
     assert failure.value.code() == code
     assert from_call(failure.value).field == field
-    assert group.metric("pixelpod_group_requests_total", code=code.name) == before + 1
+    group.wait_counted(code.name, before + 1)
 
 
 def batches_computed(group: Group) -> float:
@@ -172,7 +172,7 @@ def test_cancelling_frees_the_device(group: Group) -> None:
     call.cancel()
     group.execute(steps=1)
     assert batches_computed(group) == batches_before + 1, "the cancelled batch was given up"
-    assert group.metric("pixelpod_group_requests_total", code="CANCELLED") == cancelled_before + 1
+    group.wait_counted("CANCELLED", cancelled_before + 1)
 
 
 def test_a_deadline_frees_the_device(group: Group) -> None:
@@ -182,7 +182,7 @@ def test_a_deadline_frees_the_device(group: Group) -> None:
     assert failure.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     group.execute(steps=1)
     assert batches_computed(group) == batches_before + 1, "the batch of the expired request was given up"
-    assert group.metric("pixelpod_group_requests_total", code="DEADLINE_EXCEEDED") == 1
+    group.wait_counted("DEADLINE_EXCEEDED", 1)
 
 
 def test_a_full_queue_refuses_at_once_with_a_delay(group: Group) -> None:
