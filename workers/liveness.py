@@ -38,6 +38,8 @@ class RestartReason(IntEnum):
     """A rank gave no sign of life."""
     STALLED = 2
     """A batch made no progress."""
+    NOT_READY = 3
+    """A rank failed before the group was ready."""
 
 
 class Sign(NamedTuple):

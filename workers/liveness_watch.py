@@ -22,6 +22,10 @@ FAREWELL_SECONDS = 3.0
 """After a rank died: how long the others may take to end by themselves. Rank 0 tells its callers in that time."""
 
 
+_REASONS = {RankState.LOADING: RestartReason.NOT_READY, RankState.STALLED: RestartReason.STALLED}
+"""Where a rank's last state tells why its world started again."""
+
+
 @dataclass
 class _Process:
     """What the watch knows of one rank process."""
@@ -103,7 +107,7 @@ class LivenessWatch:
         if process.state is RankState.LEFT:
             del self._processes[process.pid]
             return
-        self._file.count_restart(RestartReason.STALLED if process.state is RankState.STALLED else reason)
+        self._file.count_restart(_REASONS.get(process.state, reason))
         self._doomed |= dict.fromkeys(self._processes, now + FAREWELL_SECONDS)
         self._processes.clear()
 

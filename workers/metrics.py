@@ -76,7 +76,7 @@ class GroupMetrics:
         )
         self._restarts = Counter(
             f"{_PREFIX}restarts",
-            "How often the launcher's world was started again: rank_lost, rank_silent, stalled.",
+            "How often the launcher's world was started again, by reason.",
             ["reason"],
             registry=registry,
         )

@@ -21,11 +21,12 @@ from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2, images_pb2
+from workers.devices import device_named
 from workers.endpoint import Endpoint
 from workers.errors import ModelRefused
 from workers.estimates import Estimates
 from workers.lifeline import end_with_launcher
-from workers.liveness import LIVENESS_FILE_VARIABLE, LivenessFile, Pulse, RankState
+from workers.liveness import LIVENESS_FILE_VARIABLE, LivenessFile, Pulse, RankState, RestartReason
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile, load_model_file
 from workers.queue import RequestQueue
@@ -47,8 +48,11 @@ def main() -> int:
     model = load_model_file(settings.model)
     group = settings.name or model.name
     configure_logging(settings.log_format, f"{group}/rank{rank}")
+    liveness = LivenessFile(Path(os.environ[LIVENESS_FILE_VARIABLE]))
+    if liveness.restarts()[RestartReason.NOT_READY]:
+        _leave_compile_cache(settings)
     pulse = Pulse(
-        LivenessFile(Path(os.environ[LIVENESS_FILE_VARIABLE])),
+        liveness,
         local_rank=int(os.environ["LOCAL_RANK"]),
         interval_seconds=settings.liveness_timeout_seconds / _BEATS_PER_TIMEOUT,
     )
@@ -73,6 +77,15 @@ def main() -> int:
         return 1
     pulse.enter(RankState.LEFT)
     return 0
+
+
+def _leave_compile_cache(settings: GroupSettings) -> None:
+    """Do without the cache, since a start failed and a bad program in it may be why. torch is not there yet."""
+    variables = device_named(settings.device).cache_environment(Path()).keys() & os.environ.keys()
+    for name in variables:
+        del os.environ[name]
+    if variables:
+        logger.warning("the start before failed; this one does without the compile cache")
 
 
 def _follow(settings: GroupSettings, model: ModelFile, pulse: Pulse) -> None:

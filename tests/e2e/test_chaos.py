@@ -154,7 +154,7 @@ def storm(model_file: Path, requests: int, pause_seconds: float) -> None:
 
 @pytest.mark.timeout(400)
 def test_a_short_storm(model_file: Path) -> None:
-    storm(model_file, requests=40, pause_seconds=3.0)
+    storm(model_file, requests=30, pause_seconds=2.0)
 
 
 @pytest.mark.slow

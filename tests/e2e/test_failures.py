@@ -139,3 +139,12 @@ def comes_back(group: Group, epoch: int, expected: np.ndarray) -> None:
     assert group.status.epoch > epoch
     assert np.array_equal(picture(group), expected)
     group.wait_idle()
+
+
+def test_a_bad_compile_cache_costs_a_restart_and_not_the_group(model_file: Path, tmp_path: Path) -> None:
+    environment = {**FAULTY_ENVIRONMENT, "PIXELPOD_TEST_BAD_CACHE": "1"}
+    with running(model_file, ranks=1, environment=environment, cache_dir=tmp_path / "cache") as group:
+        wait_serving(group.address, READY_SECONDS, group.process)
+        assert restarts(group, "not_ready") == 1
+        assert "does without the compile cache" in group.process.log
+        picture(group)

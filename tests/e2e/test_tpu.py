@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from tests.e2e.groups import Group, running
+from tests.e2e.groups import Group, images_of, pixels_of, running
 from tests.e2e.processes import start, wait_serving
 from tests.e2e.services import PIXELPOD
 from tests.emulation import emulated_environment, require_emulated_tpu
@@ -60,7 +61,7 @@ def test_one_command_serves_the_model(family: FamilyName, placement: str, compil
 
 
 @pytest.mark.timeout(2 * READY_SECONDS)
-def test_groups_share_a_compile_cache(tmp_path: Path) -> None:
+def test_groups_share_a_compile_cache_and_a_broken_one_costs_a_compile(tmp_path: Path) -> None:
     model_file = write_tiny_checkpoint(FamilyName.SD3, tmp_path / "sd3")
     _change(model_file, execution="compiled", compile_scope="all")
 
@@ -70,18 +71,27 @@ def test_groups_share_a_compile_cache(tmp_path: Path) -> None:
         with running(model_file, 1, emulated_environment(), device="tpu", **cache) as group:
             yield group
 
-    with on_tpu() as first, on_tpu() as second:
-        for group in (first, second):
-            wait_serving(group.address, READY_SECONDS, group.process)
+    with on_tpu() as first:
+        wait_serving(first.address, READY_SECONDS, first.process)
         compiled, _ = _warm_up_compiles(first)
         assert compiled > 10
-    with on_tpu() as third:
-        wait_serving(third.address, READY_SECONDS, third.process)
-        third.execute(model="tiny-sd3")
+    with on_tpu() as second, on_tpu() as third:
+        for group in (second, third):
+            wait_serving(group.address, READY_SECONDS, group.process)
+            compiled, cached = _warm_up_compiles(group)
+            assert compiled == 0
+            assert cached > 10
+        (image,) = images_of(third.execute(model="tiny-sd3"))
         assert third.metric("pixelpod_group_compiles_after_ready_total") is None
-        compiled, cached = _warm_up_compiles(third)
-        assert compiled == 0
-        assert cached > 10
+    for file in (tmp_path / "cache").rglob("*"):
+        if file.is_file():
+            os.truncate(file, file.stat().st_size // 2)
+    with on_tpu() as fourth:
+        wait_serving(fourth.address, READY_SECONDS, fourth.process)
+        compiled, _ = _warm_up_compiles(fourth)
+        assert compiled > 0
+        (same_image,) = images_of(fourth.execute(model="tiny-sd3"))
+    assert np.array_equal(pixels_of(same_image), pixels_of(image))
 
 
 def _warm_up_compiles(group: Group) -> tuple[int, int]:

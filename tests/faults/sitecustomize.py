@@ -9,6 +9,8 @@ import os
 import time
 from typing import Any
 
+BAD_CACHE_VARIABLE = "PIXELPOD_TEST_BAD_CACHE"
+
 
 def install(rank: int) -> None:
     """Make the model's stages fail where a seed asks for it."""
@@ -47,5 +49,21 @@ def install(rank: int) -> None:
     Family.start, Family.step, Family.decode = faulty_start, faulty_step, faulty_decode
 
 
+def fail_with_compile_cache() -> None:
+    """Fail to load a model as long as there is a compile cache, as with a bad program in it."""
+    from workers.families.base import Family
+
+    load = Family.load.__func__  # type: ignore[attr-defined]
+
+    def load_without_cache(family_class: Any, *arguments: Any) -> Any:
+        if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+            raise RuntimeError("as the environment says")
+        return load(family_class, *arguments)
+
+    Family.load = classmethod(load_without_cache)
+
+
 if "RANK" in os.environ:
     install(int(os.environ["RANK"]))
+    if BAD_CACHE_VARIABLE in os.environ:
+        fail_with_compile_cache()

@@ -1,8 +1,7 @@
 """The placements of the TPU guide in one execution mode on device "tpu", as a process of its own.
 
 python -m tests.workers.tpu_rows EXECUTION DTYPE FOLDER FAMILY ...
-    computes one picture with each family and saves latents and pixels as FOLDER/<family>.npz; prints last how many
-    programs were compiled, those found in a cache left out
+    computes one picture with each family and saves latents and pixels as FOLDER/<family>.npz
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -48,9 +46,6 @@ def main(execution: Execution, dtype: str, folder: Path, families: Sequence[Fami
         latents, pixels = compute(loaded, [PICTURE])
         np.savez(folder / f"{family}.npz", latents=latents.float().cpu().numpy(), pixels=pixels)
     dist.destroy_process_group()
-    # Not num_compilations: reading torch_tpu's cache on disk also starts local compiles, at random, and counts them.
-    programs = torch.tpu._get_cache_stats().per_entry_stats
-    print(sum(program.compilation_duration.total_seconds() > 0 for program in programs))
 
 
 def _one_rank_world(device: Any) -> Any:
