@@ -1,10 +1,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PROMPT ?= a lighthouse in a storm
+PROMPT ?= two green squares on black
 IMAGE ?= pixelpod.png
 
-.PHONY: run test lint types unit protos clean
+.PHONY: run test lint types unit judge protos clean
 
 run: $(VENV)/installed-run  ## One image from a two-rank group, from nothing.
 	$(BIN)/pixelpod dev --ranks 2 --listen 127.0.0.1:0 --metrics none --prompt "$(PROMPT)" --output "$(IMAGE)"
@@ -21,6 +21,9 @@ types: $(VENV)/installed-dev
 
 unit: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+judge: $(VENV)/installed-dev  ## How often the demo model draws what 500 prompts ask for.
+	$(BIN)/python -m demo_training.judge
 
 protos: $(VENV)/installed-dev  ## Regenerate pixelpod/v1 from protos/.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pixelpod.commands.addresses import free_address, reachable, with_port
-from pixelpod.commands.default_model import default_model_file, write_default_model
+from pixelpod.commands.default_model import default_model_file
 from pixelpod.commands.extras import require
 from pixelpod.commands.failure import CommandFailed
 from pixelpod.commands.parameters import DEFAULT_ADDRESS, DEVICE, LOG_FORMAT, NOWHERE, DeviceName, LogFormatName
@@ -27,7 +27,8 @@ def dev(
         str, typer.Option(metavar="ADDRESS", help="Where the frontend's /metrics listens, host:port, or none.")
     ] = "127.0.0.1:9090",
     model: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The model file. Default: a tiny model with random weights.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The model file. Default: the demo model, which draws coloured shapes."),
     ] = None,
     ranks: Annotated[int, typer.Option(help="Rank processes of the group, one device each.")] = 2,
     device: Annotated[DeviceName, DEVICE] = "cpu",
@@ -67,7 +68,7 @@ def dev(
         if metrics != NOWHERE:
             typer.echo(f"metrics of the frontend: http://{reachable(metrics)}/metrics")
         typer.echo(f"metrics of the group: http://{group_metrics}/metrics")
-        typer.echo(f'try: pixelpod generate "a red fox" -o fox.png{server}')
+        typer.echo(f'try: pixelpod generate "two green squares on black" -o squares.png{server}')
         await asyncio.Event().wait()
 
     async def make_image(prompt: str, output: str) -> None:
@@ -78,9 +79,6 @@ def dev(
             raise CommandFailed(f"the image was not made: exit code {exit_code}", ExitCode(exit_code))
 
     async def run() -> None:
-        if model is None and not model_file.exists():
-            _tell(f"writing a tiny model to {model_file.parent}")
-            await write_default_model(model_file)
         if prompt is None or output is None:
             await deployment.run(_tell, serve)
         else:
