@@ -23,7 +23,7 @@ unit: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
 judge: $(VENV)/installed-dev  ## How often the demo model draws what 500 prompts ask for.
-	$(BIN)/python -m demo_training.judge
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -m demo_training.judge
 
 protos: $(VENV)/installed-dev  ## Regenerate pixelpod/v1 from protos/.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \
