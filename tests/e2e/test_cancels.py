@@ -42,7 +42,7 @@ def picture(group: Group) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "cancels", [60, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])], ids=str
+    "cancels", [40, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])], ids=str
 )
 def test_cancels_at_random_moments_leave_nothing_behind(group: Group, cancels: int) -> None:
     expected, before = picture(group), _codes(group)

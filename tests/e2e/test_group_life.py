@@ -92,7 +92,7 @@ def _drain_finishes_what_was_accepted(group: Group) -> None:
     with pytest.raises(grpc.RpcError) as failure:
         group.execute()
     assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert group.process.stop(seconds=20) == 0
+    assert group.process.wait(20) == 0
     for reader in readers:
         reader.join(5)
     assert answers == [1, 1]
