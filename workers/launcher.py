@@ -94,7 +94,7 @@ def _watch_ranks(settings: GroupSettings, path: Path) -> None:
     """Have stopped ranks of this host killed, and those that outlive their world."""
     os.environ[LIVENESS_FILE_VARIABLE] = str(path)
     file = LivenessFile.create(path, settings.ranks)
-    LivenessWatch(file, settings.liveness_timeout_seconds, settings.loading_timeout_seconds).start()
+    LivenessWatch(file, settings.liveness_timeout_seconds, settings.loading_liveness_timeout_seconds).start()
 
 
 def _run_world(settings: GroupSettings, group: str) -> int:

@@ -49,7 +49,7 @@ def main() -> int:
     group = settings.name or model.name
     configure_logging(settings.log_format, f"{group}/rank{rank}")
     liveness = LivenessFile(Path(os.environ[LIVENESS_FILE_VARIABLE]))
-    if liveness.restarts()[RestartReason.NOT_READY]:
+    if liveness.restarts()[RestartReason.NOT_READY] and (settings.cache_dir or model.cache_dir):
         _leave_compile_cache(settings)
     pulse = Pulse(
         liveness,
@@ -81,11 +81,9 @@ def main() -> int:
 
 def _leave_compile_cache(settings: GroupSettings) -> None:
     """Do without the cache, since a start failed and a bad program in it may be why. torch is not there yet."""
-    variables = device_named(settings.device).cache_environment(Path()).keys() & os.environ.keys()
-    for name in variables:
-        del os.environ[name]
-    if variables:
-        logger.warning("the start before failed; this one does without the compile cache")
+    for name in device_named(settings.device).cache_environment(Path()):
+        os.environ.pop(name, None)
+    logger.warning("the start before failed; this one does without the compile cache")
 
 
 def _follow(settings: GroupSettings, model: ModelFile, pulse: Pulse) -> None:

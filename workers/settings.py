@@ -87,6 +87,8 @@ class GroupSettings(BaseSettings):
     """How long a rank tries to get its device, while another process holds it."""
     liveness_timeout_seconds: Seconds = 5.0
     """A rank process without a sign of life for this long is killed by its launcher, and the world starts again."""
+    loading_liveness_timeout_seconds: Seconds = 120.0
+    """The same while weights load and buckets compile, when native code can keep a process from showing signs."""
     stall_factor: float = Field(default=10.0, ge=1, allow_inf_nan=False)
     """A stage or step of a batch that takes this many times as long as measured broke the world, compiles excepted."""
     stall_floor_seconds: Seconds = 20.0

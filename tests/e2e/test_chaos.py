@@ -36,6 +36,7 @@ WISHES = [(f"animal number {number}", number, 3 + number % 3) for number in rang
 SETTINGS = {
     "max_restarts": 100,
     "liveness_timeout_seconds": 1.0,
+    "loading_liveness_timeout_seconds": 10.0,
     "stall_floor_seconds": 5.0,
     "heartbeat_seconds": 0.5,
 }
