@@ -14,11 +14,14 @@ from typing import Any
 import grpc
 import numpy as np
 import psutil
+import yaml
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from tests.e2e.processes import Process, free_address, start, wait_until
+from workers.model_file import FamilyName
+from workers.tiny_checkpoints import write_tiny_checkpoint
 
 LAUNCH = (
     "import sys; from workers.launcher import launch; from workers.settings import GroupSettings;"
@@ -79,6 +82,17 @@ class Group:
         wait_until(lambda: self.status.in_flight == 0, seconds, lambda: f"not idle: {self.status}")
         assert self.metric("pixelpod_group_in_flight") == 0
         assert self.metric("pixelpod_group_queue_length") == 0
+
+
+def write_quick_model(folder: Path, batch_size: int = 1, **changes: Any) -> Path:
+    """Write a tiny FLUX.2 that warms up quickly: one bucket, one batch size, one prompt length. Return its file."""
+    file = write_tiny_checkpoint(FamilyName.FLUX2, folder)
+    document = yaml.safe_load(file.read_text()) | changes
+    document["buckets"] = [{"width": 64, "height": 64, "batch_sizes": [batch_size]}]
+    document["limits"] = {"max_sequence_lengths": [64]}
+    document["defaults"]["max_sequence_length"] = 64
+    file.write_text(yaml.safe_dump(document))
+    return file
 
 
 @contextmanager

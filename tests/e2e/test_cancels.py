@@ -9,13 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.groups import Group, images_of, pixels_of, request, running
+from tests.e2e.groups import Group, images_of, pixels_of, request, running, write_quick_model
 from tests.e2e.processes import wait_serving, wait_until
-from workers.model_file import FamilyName
-from workers.tiny_checkpoints import write_tiny_checkpoint
 
 READY_SECONDS = 90.0
 CALL_SECONDS = 60.0
@@ -25,12 +22,7 @@ CALLERS = 4
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Return a two-rank group of a model that is the same alone and with others."""
-    file = write_tiny_checkpoint(FamilyName.FLUX2, tmp_path_factory.mktemp("flux2"))
-    document = yaml.safe_load(file.read_text()) | {"deterministic": True}
-    document["buckets"] = [{"width": 64, "height": 64, "batch_sizes": [2]}]
-    document["limits"] = {"max_sequence_lengths": [64]}
-    document["defaults"]["max_sequence_length"] = 64
-    file.write_text(yaml.safe_dump(document))
+    file = write_quick_model(tmp_path_factory.mktemp("flux2"), batch_size=2, deterministic=True)
     with running(file) as group:
         wait_serving(group.address, READY_SECONDS, group.process)
         yield group

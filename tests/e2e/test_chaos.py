@@ -19,13 +19,10 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-import yaml
 
-from tests.e2e.groups import Group, images_of, pixels_of, request, running
+from tests.e2e.groups import Group, images_of, pixels_of, request, running, write_quick_model
 from tests.e2e.processes import SERVING, health_of, wait_serving, wait_until
 from tests.faults.codes import FAULTY_ENVIRONMENT, Fault
-from workers.model_file import FamilyName
-from workers.tiny_checkpoints import write_tiny_checkpoint
 
 READY_SECONDS = 90.0
 CALL_SECONDS = 60.0
@@ -45,13 +42,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a deterministic model: whatever is computed together, an image is the same."""
-    file = write_tiny_checkpoint(FamilyName.FLUX2, tmp_path_factory.mktemp("flux2"))
-    document = yaml.safe_load(file.read_text()) | {"deterministic": True}
-    document["buckets"] = [{"width": 64, "height": 64, "batch_sizes": [4]}]
-    document["limits"] = {"max_sequence_lengths": [64]}
-    document["defaults"]["max_sequence_length"] = 64
-    file.write_text(yaml.safe_dump(document))
-    return file
+    return write_quick_model(tmp_path_factory.mktemp("flux2"), batch_size=4, deterministic=True)
 
 
 @dataclass

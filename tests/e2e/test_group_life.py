@@ -16,10 +16,8 @@ import yaml
 
 from pixelpod.server.errors import from_call
 from pixelpod.v1 import group_pb2
-from tests.e2e.groups import LAUNCH, Group, environment_of, images_of, request, running
+from tests.e2e.groups import LAUNCH, Group, environment_of, images_of, request, running, write_quick_model
 from tests.e2e.processes import NOT_SERVING, SERVING, free_address, health_of, start, wait_serving, wait_until
-from workers.model_file import FamilyName
-from workers.tiny_checkpoints import write_tiny_checkpoint
 
 SERVICE = "pixelpod.v1.WorkerGroup"
 READY_SECONDS = 90.0
@@ -28,13 +26,7 @@ READY_SECONDS = 90.0
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model that warms up quickly: one bucket, one batch size, one prompt length."""
-    file = write_tiny_checkpoint(FamilyName.FLUX2, tmp_path_factory.mktemp("flux2"))
-    document = yaml.safe_load(file.read_text())
-    document["buckets"] = [{"width": 64, "height": 64, "batch_sizes": [1]}]
-    document["limits"] = {"max_sequence_lengths": [64]}
-    document["defaults"]["max_sequence_length"] = 64
-    file.write_text(yaml.safe_dump(document))
-    return file
+    return write_quick_model(tmp_path_factory.mktemp("flux2"))
 
 
 def test_from_loading_through_a_killed_rank_to_a_drain(model_file: Path) -> None:

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
-from tests.e2e.groups import Group, images_of, pixels_of, running
+from tests.e2e.groups import Group, images_of, pixels_of, running, write_quick_model
 from tests.e2e.processes import SERVING, free_address, health_of, wait_serving, wait_until
-from workers.model_file import FamilyName
-from workers.tiny_checkpoints import write_tiny_checkpoint
 
 READY_SECONDS = 90.0
 
@@ -23,13 +20,7 @@ READY_SECONDS = 90.0
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model that warms up quickly: one bucket, one batch size, one prompt length."""
-    file = write_tiny_checkpoint(FamilyName.FLUX2, tmp_path_factory.mktemp("flux2"))
-    document = yaml.safe_load(file.read_text())
-    document["buckets"] = [{"width": 64, "height": 64, "batch_sizes": [1]}]
-    document["limits"] = {"max_sequence_lengths": [64]}
-    document["defaults"]["max_sequence_length"] = 64
-    file.write_text(yaml.safe_dump(document))
-    return file
+    return write_quick_model(tmp_path_factory.mktemp("flux2"))
 
 
 @contextmanager
