@@ -100,7 +100,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vae-steps", type=int, default=9000)
     parser.add_argument("--vae-learning-rate", type=float, default=3e-3)
-    parser.add_argument("--steps", type=int, default=6800, help="of the painter")
+    parser.add_argument("--steps", type=int, default=10000, help="of the painter")
     parser.add_argument("--learning-rate", type=float, default=1.5e-3, help="of the painter")
     parser.add_argument("--report-steps", type=int, default=200, help="of the painter, between reports")
     return parser.parse_args()

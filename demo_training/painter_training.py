@@ -22,7 +22,7 @@ Log = Callable[..., None]
 
 BATCHES = {64: 48, 96: 30, 128: 18}
 """Side in pixels to the images of a training step on each rank: about the same work each."""
-SIDES = (64, 64, 64, 64, 64, 64, 96, 128)
+SIDES = (64, 64, 96, 128)
 """Which sizes steps are of, each as likely as it is often here."""
 WARM_UP = 200
 """Steps over which the learning rate rises."""
