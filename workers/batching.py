@@ -24,6 +24,8 @@ class BatchKey:
     """Tokens."""
     negative_prompt: bool
     """Whether there is one."""
+    alone: str
+    """The request's id if it shall have no mates; empty for others."""
 
     @classmethod
     def of(cls, request: group_pb2.ExecuteRequest, bucket: Bucket) -> Self:
@@ -35,6 +37,7 @@ class BatchKey:
             guidance_scale=parameters.guidance_scale,
             max_sequence_length=parameters.max_sequence_length,
             negative_prompt=parameters.HasField("negative_prompt"),
+            alone=request.request_id if request.alone else "",
         )
 
 

@@ -63,6 +63,20 @@ class Estimates:
         factor = batch_size / nearest
         return BatchSeconds(measured.step * factor, measured.beside * factor)
 
+    def measured(self) -> list[group_pb2.BatchSeconds]:
+        """Return all running means."""
+        with self._lock:
+            return [
+                group_pb2.BatchSeconds(
+                    width=width,
+                    height=height,
+                    batch_size=batch_size,
+                    step_seconds=seconds.step,
+                    beside_seconds=seconds.beside,
+                )
+                for (width, height, batch_size), seconds in self._measured.items()
+            ]
+
     def seconds(self, key: BatchKey, images: int) -> float:
         """Return how long so many images of this key take, in as few batches as can be."""
         width, height = key.bucket.width, key.bucket.height

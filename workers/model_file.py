@@ -219,6 +219,11 @@ class ModelFile(_Section):
         size = (self.defaults.width, self.defaults.height)
         return next(b for b in self.buckets if (b.width, b.height) == size)
 
+    @property
+    def largest_batch(self) -> int:
+        """Images of the largest batch of any bucket."""
+        return max(bucket.batch_sizes[-1] for bucket in self.buckets)
+
     def bucket(self, width: int, height: int) -> Bucket | None:
         """Return the bucket of this size in pixels, or None where it is not served."""
         return next((b for b in self.buckets if (b.width, b.height) == (width, height)), None)

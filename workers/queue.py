@@ -33,7 +33,7 @@ class Load:
     in_flight: int
     """Requests accepted and not yet ended."""
     free_slots: int
-    """How many more would be accepted now."""
+    """How many more images would be accepted now."""
     backlog_seconds: float
     """Of computing, accepted and not yet done."""
 
@@ -47,7 +47,7 @@ class RequestQueue:
 
     Args:
         estimates: Of the seconds that batches take.
-        queue_limit: Requests that may wait.
+        queue_limit: Images that may wait. A request is taken whole while there is room for one of its images.
         in_flight_limit: Requests that may be accepted and not yet ended.
         window_seconds: Longest time that a batch waits for mates.
     """
@@ -55,7 +55,8 @@ class RequestQueue:
     def __init__(
         self, estimates: Estimates, queue_limit: int, in_flight_limit: int, window_seconds: float = 0.0
     ) -> None:
-        self._estimates = estimates
+        self.estimates = estimates
+        """What the load is worked out with."""
         self._queue_limit = queue_limit
         self._in_flight_limit = in_flight_limit
         self._on_change: Callable[[], None] = lambda: None
@@ -84,8 +85,9 @@ class RequestQueue:
                 raise Unavailable("the group is draining", reason="GROUP_DRAINING")
             if load.free_slots == 0:
                 raise Overloaded(
-                    f"the group's queue is full: {load.waiting} requests wait (queue_limit {self._queue_limit}), "
-                    f"{load.in_flight} are in flight (in_flight_limit {self._in_flight_limit})",
+                    f"the group's queue is full: {self._waiting_images()} images wait "
+                    f"(queue_limit {self._queue_limit}), {load.in_flight} requests are in flight "
+                    f"(in_flight_limit {self._in_flight_limit})",
                     reason="QUEUE_FULL",
                     retry_after_seconds=max(_LEAST_RETRY_SECONDS, load.backlog_seconds / load.in_flight),
                 )
@@ -167,14 +169,17 @@ class RequestQueue:
 
     def _load(self) -> Load:
         waiting, in_flight = len(self._waiting), len(self._in_flight)
-        room = min(self._queue_limit - waiting, self._in_flight_limit - in_flight)
+        room = min(self._queue_limit - self._waiting_images(), self._in_flight_limit - in_flight)
         return Load(
             waiting=waiting,
             ahead=len({*map(id, self._waiting), *map(id, self._computing)}),
             in_flight=in_flight,
-            free_slots=0 if self._closed else room,
+            free_slots=0 if self._closed else max(0, room),
             backlog_seconds=self._backlog_seconds(),
         )
+
+    def _waiting_images(self) -> int:
+        return sum(request.images - request.taken for request in self._waiting)
 
     def _backlog_seconds(self) -> float:
         """Return what is left of the batch that computes, and the time of those that the waiting images will make."""
@@ -182,7 +187,7 @@ class RequestQueue:
         for request in self._waiting:
             if request.wanted:
                 images[request.key] += request.images - request.taken
-        waiting = sum(self._estimates.seconds(key, count) for key, count in images.items())
+        waiting = sum(self.estimates.seconds(key, count) for key, count in images.items())
         return waiting + max((request.batch_seconds_left for request in self._computing), default=0.0)
 
     def _end_hopeless(self) -> None:
@@ -200,7 +205,7 @@ class RequestQueue:
 
     def _least_seconds(self, request: AcceptedRequest) -> float:
         """Return less time than what is left of a request has ever taken."""
-        return _LEAST_SHARE * self._estimates.seconds(request.key, request.images - request.taken)
+        return _LEAST_SHARE * self.estimates.seconds(request.key, request.images - request.taken)
 
     def _next_images(self) -> list[RequestedImage]:
         """Return what the next batch would hold now."""

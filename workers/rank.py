@@ -36,6 +36,8 @@ from workers.status import StatusBoard
 logger = logging.getLogger("workers.rank")  # __name__ is __main__ here
 
 _BEATS_PER_TIMEOUT = 10
+_BATCHES_WAITING = 2
+"""Of the largest size: as many as the queue holds unless settings say otherwise."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -116,7 +118,10 @@ class _Rank0:
         )
         self._estimates = Estimates()
         self._queue = RequestQueue(
-            self._estimates, settings.queue_limit, settings.in_flight_limit, settings.batch_window_seconds
+            self._estimates,
+            settings.queue_limit or _BATCHES_WAITING * model.largest_batch,
+            settings.in_flight_limit,
+            settings.batch_window_seconds,
         )
         self._status = StatusBoard(group, model, settings.world_size, epoch, self._queue)
         self._metrics = GroupMetrics(model, self._queue, self._status)

@@ -58,9 +58,9 @@ class GroupSettings(BaseSettings):
     log_format: LogFormat = "text"
     """"text" for people, "json" for collectors."""
 
-    queue_limit: int = Field(default=16, ge=1)
-    """Requests that wait for the device; more are refused with RESOURCE_EXHAUSTED. Frontends hold the long queue; this
-    one needs to hold the next batch."""
+    queue_limit: int | None = Field(default=None, ge=1)
+    """Images that wait for the device; more are refused with RESOURCE_EXHAUSTED. Frontends hold the long queue; this
+    one needs to hold the next batch, whatever its key. None: as many as two of the model's largest batches."""
     in_flight_limit: int = Field(default=64, ge=1)
     """Requests accepted and not yet ended, with those whose images are still being read. It bounds memory."""
     max_request_seconds: Seconds = 600.0

@@ -87,6 +87,7 @@ class StatusBoard:
             status.CopyFrom(self._status)
         status.backlog_seconds = load.backlog_seconds
         status.in_flight = load.in_flight
+        status.batch_seconds.extend(self._queue.estimates.measured())
         status.free_slots = load.free_slots if status.state == group_pb2.GROUP_STATE_READY else 0
         return status
 

@@ -34,9 +34,7 @@ def group(
         Path | None, typer.Option(metavar="FOLDER", help="Where compiled programs are kept for the next start.")
     ] = None,
     max_restarts: Annotated[int | None, typer.Option(help="How often a broken world is started again.")] = None,
-    queue_limit: Annotated[
-        int | None, typer.Option(help="Requests that wait for the device; more are refused.")
-    ] = None,
+    queue_limit: Annotated[int | None, typer.Option(help="Images that wait for the device; more are refused.")] = None,
     drain_seconds: Annotated[
         float | None, typer.Option(help="After SIGTERM: how long accepted requests may still run.")
     ] = None,

@@ -86,12 +86,15 @@ class ExecuteRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As the caller knows it."""
     model: _builtins.str
     """The model the frontend routes for; another one than the group's is refused."""
     prompt: _builtins.str
     """What to draw."""
+    alone: _builtins.bool
+    """Compute it in batches of its own: a group broke while it computed this request, which may be why."""
     @_builtins.property
     def parameters(self) -> _images_pb2.ResolvedParameters:
         """Every parameter; also the negative prompt."""
@@ -103,10 +106,11 @@ class ExecuteRequest(_message.Message):
         model: _builtins.str = ...,
         prompt: _builtins.str = ...,
         parameters: _images_pb2.ResolvedParameters | None = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "parameters", b"parameters", "prompt", b"prompt", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "model", b"model", "parameters", b"parameters", "prompt", b"prompt", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -145,6 +149,7 @@ class GroupStatus(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
     CONTRACT_VERSION_FIELD_NUMBER: _builtins.int
+    BATCH_SECONDS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """The group's name, unique in the deployment."""
     epoch: _builtins.int
@@ -156,7 +161,7 @@ class GroupStatus(_message.Message):
     backlog_seconds: _builtins.float
     """Seconds of work accepted and not yet computed."""
     free_slots: _builtins.int
-    """How many more requests it takes now."""
+    """How many more images it takes now."""
     in_flight: _builtins.int
     """Requests accepted and not yet ended."""
     ranks: _builtins.int
@@ -166,6 +171,10 @@ class GroupStatus(_message.Message):
     @_builtins.property
     def model(self) -> _images_pb2.Model:
         """What it serves, with the buckets that are warm so far. Its ready_groups is 0."""
+
+    @_builtins.property
+    def batch_seconds(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchSeconds]:
+        """What batches take, as measured so far."""
 
     def __init__(
         self,
@@ -180,14 +189,53 @@ class GroupStatus(_message.Message):
         in_flight: _builtins.int = ...,
         ranks: _builtins.int = ...,
         contract_version: _builtins.int = ...,
+        batch_seconds: _abc.Iterable[Global___BatchSeconds] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_seconds", b"backlog_seconds", "contract_version", b"contract_version", "epoch", b"epoch", "free_slots", b"free_slots", "group", b"group", "in_flight", b"in_flight", "model", b"model", "ranks", b"ranks", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_seconds", b"backlog_seconds", "batch_seconds", b"batch_seconds", "contract_version", b"contract_version", "epoch", b"epoch", "free_slots", b"free_slots", "group", b"group", "in_flight", b"in_flight", "model", b"model", "ranks", b"ranks", "reason", b"reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupStatus: _TypeAlias = GroupStatus  # noqa: Y015
+
+@_typing.final
+class BatchSeconds(_message.Message):
+    """BatchSeconds is what a batch of one shape takes: running means of the batches computed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    STEP_SECONDS_FIELD_NUMBER: _builtins.int
+    BESIDE_SECONDS_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Pixels."""
+    height: _builtins.int
+    """Pixels."""
+    batch_size: _builtins.int
+    """Images the graph computes."""
+    step_seconds: _builtins.float
+    """Seconds of one denoising step."""
+    beside_seconds: _builtins.float
+    """Seconds of all else: encoding prompts and decoding."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+        batch_size: _builtins.int = ...,
+        step_seconds: _builtins.float = ...,
+        beside_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "beside_seconds", b"beside_seconds", "height", b"height", "step_seconds", b"step_seconds", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchSeconds: _TypeAlias = BatchSeconds  # noqa: Y015
 
 @_typing.final
 class Command(_message.Message):

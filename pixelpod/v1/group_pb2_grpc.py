@@ -53,8 +53,9 @@ class WorkerGroupServicer:
     """
 
     def Execute(self, request, context):
-        """Execute computes one request, fully resolved. The stream brings progress, image chunks and done, as GenerateStream
-        does; done holds the group's share of the timings. Cancelling the call, or its deadline, stops the computation.
+        """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
+        GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
+        Cancelling the call, or its deadline, stops the computation.
         UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

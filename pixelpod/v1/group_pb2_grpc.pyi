@@ -35,8 +35,9 @@ class WorkerGroupStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerGroupAsyncStub: ...
     Execute: _grpc.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _images_pb2.GenerateEvent]
-    """Execute computes one request, fully resolved. The stream brings progress, image chunks and done, as GenerateStream
-    does; done holds the group's share of the timings. Cancelling the call, or its deadline, stops the computation.
+    """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
+    GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
+    Cancelling the call, or its deadline, stops the computation.
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
     """
     WatchStatus: _grpc.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]
@@ -48,8 +49,9 @@ class WorkerGroupAsyncStub(WorkerGroupStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Execute: _aio.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _images_pb2.GenerateEvent]  # type: ignore[assignment]
-    """Execute computes one request, fully resolved. The stream brings progress, image chunks and done, as GenerateStream
-    does; done holds the group's share of the timings. Cancelling the call, or its deadline, stops the computation.
+    """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
+    GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
+    Cancelling the call, or its deadline, stops the computation.
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
     """
     WatchStatus: _aio.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]  # type: ignore[assignment]
@@ -64,8 +66,9 @@ class WorkerGroupServicer(metaclass=_abc_1.ABCMeta):
         request: _group_pb2.ExecuteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_images_pb2.GenerateEvent], _abc.AsyncIterator[_images_pb2.GenerateEvent]]:
-        """Execute computes one request, fully resolved. The stream brings progress, image chunks and done, as GenerateStream
-        does; done holds the group's share of the timings. Cancelling the call, or its deadline, stops the computation.
+        """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
+        GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
+        Cancelling the call, or its deadline, stops the computation.
         UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
         """
 

@@ -83,7 +83,7 @@ def serve() -> Iterator[Callable[..., Served]]:
     def start(ready: bool = True, cold_width: int = 0, **settings: Any) -> Served:
         values = GroupSettings(model=Path("unused"), **{"listen": "127.0.0.1:0", **settings})
         estimates, model = Estimates(), make_model()
-        queue = RequestQueue(estimates, values.queue_limit, values.in_flight_limit)
+        queue = RequestQueue(estimates, values.queue_limit or 8, values.in_flight_limit)
         status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=queue)
         metrics = GroupMetrics(model, queue, status)
         endpoint = Endpoint(values, model, queue, status, metrics, estimates)

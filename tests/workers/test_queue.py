@@ -96,6 +96,26 @@ async def test_a_request_of_many_images_keeps_its_place_until_all_are_taken() ->
     assert [(image.request, image.index) for image in take(queue)] == [(many, 4), (many, 5), (late, 0)]
 
 
+async def test_room_is_counted_in_images_and_a_request_is_taken_whole() -> None:
+    queue = make_queue(queue_limit=3)
+    fill(queue, accept(), accept(make_request(seeds=[1, 2, 3])))
+    assert queue.load().free_slots == 0
+    with pytest.raises(Overloaded, match="4 images wait"):
+        queue.put(accept())
+    assert len(take(queue)) == 4
+    assert queue.load().free_slots == 3
+
+
+async def test_a_request_that_shall_be_alone_has_no_mates() -> None:
+    queue = make_queue()
+    suspect = make_request()
+    suspect.alone = True
+    alone, first, second = accept(suspect), accept(), accept()
+    fill(queue, first, alone, second)
+    assert requests_of(take(queue)) == [first, second]
+    assert requests_of(take(queue)) == [alone]
+
+
 async def test_a_small_request_waits_for_those_before_it_and_no_longer() -> None:
     queue = make_queue(queue_limit=40, in_flight_limit=40)
     before, small, after = [large() for _ in range(20)], accept(), [large() for _ in range(10)]

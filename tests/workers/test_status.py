@@ -68,6 +68,16 @@ def test_it_tells_what_it_learns_and_each_change() -> None:
     assert status.bucket(128, 64) == told.model.buckets[1]
 
 
+def test_it_tells_what_batches_took() -> None:
+    queue = make_queue()
+    status = StatusBoard("group-a", make_model(), ranks=2, epoch=1234, queue=queue)
+    assert not status.snapshot().batch_seconds
+    batch = group_pb2.RunBatch(width=128, height=64, batch_size=2)
+    queue.estimates.observe(batch, step_seconds=0.5, beside_seconds=0.25)
+    told = group_pb2.BatchSeconds(width=128, height=64, batch_size=2, step_seconds=0.5, beside_seconds=0.25)
+    assert list(status.snapshot().batch_seconds) == [told]
+
+
 def test_a_snapshot_is_a_copy() -> None:
     status = board()
     status.snapshot().model.name = "changed"
