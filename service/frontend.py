@@ -11,10 +11,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from pixelpod.server.errors import ErrorInterceptor
+from pixelpod.server.errors import ErrorInterceptor, Unavailable
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.transport import SERVER_OPTIONS, listen
+from service.dispatcher import Dispatcher
+from service.generation import Generation
 from service.groups import Groups
 from service.metrics import FrontendMetrics
 from service.servicer import SERVICE_NAME, ImageGeneration
@@ -49,9 +51,16 @@ class Frontend:
         self._settings = settings
         self.metrics = FrontendMetrics()
         self._groups_changed = asyncio.Event()
-        self.groups = Groups(settings.groups, settings.group_silent_seconds, self._groups_changed.set)
+        self.groups = Groups(
+            settings.groups,
+            settings.group_silent_seconds,
+            on_change=self._groups_changed.set,
+            on_status=lambda group: self._dispatcher.group_changed(group),
+        )
+        self._dispatcher = Dispatcher(self.groups, self.metrics, settings.queue_limit, settings.no_group_seconds)
+        generation = Generation(self.groups, self._dispatcher, self.metrics, settings.revision_weights)
         self._health = health.aio.HealthServicer()
-        self._service = ImageGeneration(self.groups, self.metrics, settings)
+        self._service = ImageGeneration(self.groups, generation, self.metrics, settings)
         self._server = grpc.aio.server(
             interceptors=[ErrorInterceptor()],
             options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", settings.max_request_bytes)],
@@ -98,7 +107,9 @@ class Frontend:
         # those that never end, such as health's Watch.
         refusing = asyncio.create_task(self._server.stop(self._settings.drain_seconds + 2 * LAST_WORD_SECONDS))
         await self._service.finish(self._settings.drain_seconds)
-        self.groups.cut_requests("the frontend stopped before the request was done; try again", "FRONTEND_STOPPING")
+        message, reason = "the frontend stopped before the request was done; try again", "FRONTEND_STOPPING"
+        self._dispatcher.end_all(Unavailable(message, reason=reason))
+        self.groups.cut_requests(message, reason)
         await self._service.finish(LAST_WORD_SECONDS)
         await self._closing.aclose()
         await refusing
@@ -114,6 +125,7 @@ class Frontend:
         while True:
             await self._groups_changed.wait()
             self._groups_changed.clear()
+            self._dispatcher.groups_changed()
             await self._show_groups()
 
     async def _show_groups(self) -> None:

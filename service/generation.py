@@ -1,71 +1,97 @@
-"""The data plane: takes a request from validation through a group to its closing event. Knows no gRPC server."""
+"""The data plane: takes a request from validation through the queue and groups to its end. Knows no gRPC server."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from contextlib import aclosing
 
 from pixelpod.server.errors import DeadlinePassed
 from pixelpod.v1 import group_pb2, images_pb2
-from service.events import Events, decode_unless_chunk
-from service.group_connection import GroupConnection
+from service.admission import Ticket
+from service.attempts import Attempts
+from service.dispatcher import Dispatcher
+from service.events import Events
 from service.groups import Groups
+from service.metrics import FrontendMetrics
 from service.records import RequestRecord
-from service.router import choose_group, predicted_finish_seconds, predicted_seconds, ready_groups
+from service.revisions import choose_revision
+from service.router import ready_groups
 from service.validation import ResolvedRequest, resolve_request, resolve_request_id
 
 LEAST_SECONDS = 0.01
 """No image is made in less: a request with less time left is not sent to a group."""
 
 
-async def generate_events(request: images_pb2.GenerateRequest, groups: Groups, record: RequestRecord) -> Events:
-    """Yield the events that answer `request`: accepted, then what the group sends, then done.
+class Generation:
+    """Answers requests with what groups compute.
 
-    Closing the iterator stops the computation. `record` sets the request's time and takes down what becomes known.
-
-    Raises:
-        RequestError: that ends the request.
+    Args:
+        groups: Where models are found.
+        dispatcher: Where requests wait for room on a group.
+        metrics: Told of what is sent again.
+        revision_weights: By model and revision: which share of requests is for it.
     """
-    record.request_id = resolve_request_id(request)
-    model = groups.find_model(request.model)
-    record.model = model.name
-    ready = ready_groups(groups, model.name)
-    resolved = resolve_request(request, model)
-    group = choose_group(ready, resolved.parameters)
-    accepted = images_pb2.Accepted(
-        request_id=record.request_id,
-        position=group.requests_ahead,
-        predicted_seconds=predicted_finish_seconds(group, resolved.parameters),
-    )
-    with group.expecting(predicted_seconds(group, resolved.parameters)):
-        yield images_pb2.GenerateEvent(accepted=accepted)
+
+    def __init__(
+        self,
+        groups: Groups,
+        dispatcher: Dispatcher,
+        metrics: FrontendMetrics,
+        revision_weights: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        self._groups = groups
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._revision_weights = revision_weights
+
+    async def events(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> Events:
+        """Yield the events that answer `request`: accepted, then what groups send, then done.
+
+        Closing the iterator stops the computation. `record` sets the request's time and takes down what becomes known.
+
+        Raises:
+            RequestError: that ends the request.
+        """
+        record.request_id = resolve_request_id(request)
+        model = self._groups.find_model(request.model)
+        record.model = model.name
+        revision = self._choose_revision(model.name)
+        resolved = resolve_request(request, self._published(model, revision))
+        if record.remaining_seconds < LEAST_SECONDS:
+            raise _out_of_time(record)
+        deadline = time.monotonic() + record.remaining_seconds
+        ticket = Ticket(resolved.parameters, deadline, model.name, revision)
         execution = group_pb2.ExecuteRequest(
             request_id=record.request_id, model=model.name, prompt=request.prompt, parameters=resolved.parameters
         )
-        async with aclosing(_execute(execution, resolved, group, record)) as events:
-            async for event in events:
-                yield event
+        with self._dispatcher.admitted(ticket) as expected:
+            accepted = images_pb2.Accepted(
+                request_id=record.request_id,
+                position=self._dispatcher.ahead(ticket),
+                predicted_seconds=expected.finish_seconds,
+            )
+            yield images_pb2.GenerateEvent(accepted=accepted)
+            attempts = Attempts(execution, ticket, self._dispatcher, self._metrics)
+            try:
+                async with aclosing(attempts.events()) as events:
+                    async for event in events:
+                        if isinstance(event, images_pb2.GenerateEvent) and event.HasField("done"):
+                            _complete(event.done, execution, resolved, attempts.waited_seconds, record)
+                        yield event
+            except DeadlinePassed as error:
+                raise (error if record.remaining_seconds > 0 else _out_of_time(record)) from error
 
+    def _choose_revision(self, model: str) -> str | None:
+        ready = {group.revision for group in ready_groups(self._groups, model)}
+        return choose_revision(self._revision_weights.get(model, {}), ready)
 
-async def _execute(
-    execution: group_pb2.ExecuteRequest, resolved: ResolvedRequest, group: GroupConnection, record: RequestRecord
-) -> Events:
-    """Run a resolved request on `group` and yield its events, the last of them completed."""
-    if record.remaining_seconds < LEAST_SECONDS:
-        raise _out_of_time(record)
-    waited_seconds = record.elapsed_seconds
-    try:
-        async with aclosing(group.execute(execution, record.remaining_seconds)) as encoded_events:
-            async for encoded in encoded_events:
-                event = decode_unless_chunk(encoded)
-                if isinstance(event, bytes) or event.HasField("progress"):
-                    yield event
-                elif event.HasField("done"):
-                    _complete(event.done, execution, resolved, waited_seconds, record)
-                    yield event
-                    return
-    except DeadlinePassed as error:
-        raise _out_of_time(record) from error
-    raise group.lost()
+    def _published(self, model: images_pb2.Model, revision: str | None) -> images_pb2.Model:
+        """Return what holds for a request: what a group of the revision publishes, or else all groups together."""
+        if revision is None:
+            return model
+        of_revision = (group.model for group in self._groups if group.serves(model.name) and group.revision == revision)
+        return next((published for published in of_revision if published is not None), model)
 
 
 def _complete(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -13,6 +12,8 @@ import grpc
 
 from pixelpod.server.errors import Unavailable, from_call
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
+from service.absence import Absence
+from service.load import GroupLoad
 
 logger = logging.getLogger(__name__)
 
@@ -68,17 +69,25 @@ class GroupConnection:
         address: Where the group's endpoint listens, host:port.
         silent_seconds: Without a status for this long the group is gone.
         on_change: Called after the group's availability or model changed.
+        on_status: Called with this connection after every status, and after a change.
     """
 
-    def __init__(self, address: str, silent_seconds: float, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        silent_seconds: float,
+        on_change: Callable[[], None],
+        on_status: Callable[[GroupConnection], None],
+    ) -> None:
         self.address = address
         self.availability = Availability.GONE
         self.model: images_pb2.Model | None = None
         """What the group serves; kept when it is gone, since it is expected back."""
-        self._status = group_pb2.GroupStatus()
+        self.load = GroupLoad()
+        self.absence = Absence()
         self._silent_seconds = silent_seconds
         self._on_change = on_change
-        self._sent: dict[object, float] = {}
+        self._on_status = on_status
         self._calls: set[ExecuteCall] = set()
         self._cut: dict[ExecuteCall, Unavailable] = {}
         """Calls that we cancelled although their callers still wait, and what these are told."""
@@ -92,22 +101,26 @@ class GroupConnection:
     @property
     def name(self) -> str:
         """The group's name, or its address where it did not tell yet."""
-        return self._status.group or self.address
+        return self.load.status.group or self.address
+
+    @property
+    def epoch(self) -> int:
+        """The group's incarnation; 0 while it is gone."""
+        return self.load.status.epoch
+
+    @property
+    def revision(self) -> str:
+        """Which revision of its model the group serves; empty where it did not tell yet."""
+        return self.model.revision if self.model is not None else ""
 
     @property
     def ready(self) -> bool:
         """Whether the group takes requests."""
         return self.availability is Availability.READY
 
-    @property
-    def backlog_seconds(self) -> float:
-        """Seconds of work before a new request: what the group reported, and what was sent there since."""
-        return self._status.backlog_seconds + sum(self._sent.values())
-
-    @property
-    def requests_ahead(self) -> int:
-        """Requests in flight on the group: what it reported, and those that were sent there since."""
-        return self._status.in_flight + len(self._sent)
+    def serves(self, model: str) -> bool:
+        """Return whether the group takes requests for `model`."""
+        return self.ready and self.model is not None and self.model.name == model
 
     async def watch(self) -> None:
         """Follow the group's status until cancelled; connect again, with pauses, whenever the stream ends."""
@@ -129,16 +142,6 @@ class GroupConnection:
     async def close(self) -> None:
         """Give up the connection."""
         await self._channel.close()
-
-    @contextmanager
-    def expecting(self, seconds: float) -> Iterator[None]:
-        """Count a request of so many seconds as sent there, until it ends or the group's next status counts it."""
-        token = object()
-        self._sent[token] = seconds
-        try:
-            yield
-        finally:
-            self._sent.pop(token, None)
 
     async def execute(self, request: group_pb2.ExecuteRequest, timeout_seconds: float) -> AsyncGenerator[bytes, None]:
         """Compute `request` on the group and yield its events, each an encoded GenerateEvent.
@@ -193,15 +196,15 @@ class GroupConnection:
             call.cancel()
 
     def _take(self, status: group_pb2.GroupStatus) -> None:
-        self._status = status
-        self._sent.clear()
+        self.load.take(status)
         if status.contract_version == CONTRACT_VERSION:
             self._change(_AVAILABILITIES.get(status.state, Availability.GONE), status.model)
         else:
             self._change(Availability.INCOMPATIBLE, None)
+        self._on_status(self)
 
     def _lose(self) -> None:
-        self._status = group_pb2.GroupStatus(group=self._status.group)
+        self.load.lose()
         self._change(Availability.GONE, self.model)
 
     def _change(self, availability: Availability, model: images_pb2.Model | None) -> None:
@@ -212,11 +215,12 @@ class GroupConnection:
                 "group changed",
                 extra={
                     "group_address": self.address,
-                    "group": self._status.group,
+                    "group": self.load.status.group,
                     "state": str(availability),
-                    "reason": self._status.reason,
-                    "contract_version": self._status.contract_version,
+                    "reason": self.load.status.reason,
+                    "contract_version": self.load.status.contract_version,
                 },
             )
         self.availability, self.model = availability, model
+        self.absence.note(ready=self.ready)
         self._on_change()

@@ -20,13 +20,22 @@ class Groups:
         addresses: Of the groups, host:port each.
         silent_seconds: Without a status for this long a group is gone.
         on_change: Called after any group's availability or model changed.
+        on_status: Called with a group after each of its statuses.
     """
 
-    def __init__(self, addresses: Sequence[str], silent_seconds: float, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        silent_seconds: float,
+        on_change: Callable[[], None],
+        on_status: Callable[[GroupConnection], None],
+    ) -> None:
         self.models: dict[str, images_pb2.Model] = {}
         """What is served, by name, sorted."""
         self._on_change = on_change
-        self._connections = [GroupConnection(address, silent_seconds, self._changed) for address in addresses]
+        self._connections = [
+            GroupConnection(address, silent_seconds, self._changed, on_status) for address in addresses
+        ]
         self._watches: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[GroupConnection]:

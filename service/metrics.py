@@ -39,6 +39,15 @@ class FrontendMetrics:
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
+        self.waiting = Gauge(
+            "pixelpod_frontend_waiting", "Requests that wait for a group with room.", ["model"], registry=registry
+        )
+        self.sent_again = Counter(
+            "pixelpod_frontend_sent_again",
+            "Requests sent to another group: the first was lost, or refused them.",
+            ["model", "reason"],
+            registry=registry,
+        )
         self.in_flight = Gauge("pixelpod_frontend_in_flight", "Requests arrived and not yet ended.", registry=registry)
         self.group_up = Gauge(
             "pixelpod_frontend_group_up", "1 while the group takes requests.", ["address"], registry=registry

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import images_pb2
+from service.admission import Ticket
 from service.group_connection import GroupConnection
 from service.sizes import size_text
+
+MIN_RETRY_SECONDS = 0.5
+"""Groups that should be ready by now may be so in a moment."""
 
 RETRY_NOT_READY_SECONDS = 5.0
 """Groups that load or warm take a while: seconds from a compile cache, minutes without."""
@@ -22,25 +25,32 @@ def ready_groups(groups: Iterable[GroupConnection], model: str) -> list[GroupCon
         Unavailable: if there is none. A group that loads does not know all of its model's limits yet, so no request can
             be held to them either.
     """
-    of_model = [group for group in groups if group.model is not None and group.model.name == model]
-    ready = [group for group in of_model if group.ready]
+    groups = list(groups)
+    ready = [group for group in groups if group.serves(model)]
     if not ready:
-        states = ", ".join(sorted({str(group.availability) for group in of_model}))
-        raise Unavailable(
-            f"no group of model {model} is ready; its groups are: {states}; try again",
-            reason="GROUPS_NOT_READY",
-            retry_after_seconds=RETRY_NOT_READY_SECONDS,
-        )
+        raise not_ready(groups, model)
     return ready
 
 
-def choose_group(ready: Iterable[GroupConnection], parameters: images_pb2.ResolvedParameters) -> GroupConnection:
-    """Return the group of `ready` that is predicted to finish the request first; among equals, one at random.
+def not_ready(groups: Iterable[GroupConnection], model: str) -> Unavailable:
+    """Return the error of requests for `model` while none of the `groups` is ready for it."""
+    groups = [group for group in groups if group.model is not None and group.model.name == model]
+    states = ", ".join(sorted({str(group.availability) for group in groups}))
+    waits = [wait for group in groups if (wait := group.absence.seconds_left) is not None]
+    return Unavailable(
+        f"no group of model {model} is ready; its groups are: {states}; try again",
+        reason="GROUPS_NOT_READY",
+        retry_after_seconds=max(MIN_RETRY_SECONDS, min(waits)) if waits else RETRY_NOT_READY_SECONDS,
+    )
+
+
+def warm_groups(ready: Iterable[GroupConnection], parameters: images_pb2.ResolvedParameters) -> list[GroupConnection]:
+    """Return the groups of `ready` that are warm for the request's size.
 
     Raises:
-        Unavailable: if none is warm for the size.
+        Unavailable: if there is none.
     """
-    warm = [group for group in ready if _warm_bucket(group, parameters) is not None]
+    warm = [group for group in ready if group.load.durations.warm(parameters)]
     if not warm:
         size = size_text(parameters.width, parameters.height)
         raise Unavailable(
@@ -48,30 +58,30 @@ def choose_group(ready: Iterable[GroupConnection], parameters: images_pb2.Resolv
             reason="BUCKET_NOT_WARM",
             retry_after_seconds=RETRY_NOT_READY_SECONDS,
         )
-    finish = {group: (predicted_finish_seconds(group, parameters), group.requests_ahead) for group in warm}
+    return warm
+
+
+def suits(group: GroupConnection, ticket: Ticket) -> bool:
+    """Return whether `group` is one that may compute the ticket's request, now or when it has room."""
+    return (
+        group.serves(ticket.model)
+        and ticket.takes_revision(group.revision)
+        and (group.address, group.epoch) not in ticket.shunned
+        and group.load.durations.warm(ticket.parameters)
+    )
+
+
+def choose_group(groups: Iterable[GroupConnection], ticket: Ticket) -> GroupConnection | None:
+    """Return the group with room that is predicted to finish first, among equals one at random; None without any."""
+    able = [group for group in groups if group.load.room > 0 and suits(group, ticket)]
+    if not able:
+        return None
+    finish = {group: _finish(group, ticket) for group in able}
     earliest = min(finish.values())
-    return random.choice([group for group in warm if finish[group] == earliest])
+    return random.choice([group for group in able if finish[group] == earliest])
 
 
-def predicted_finish_seconds(group: GroupConnection, parameters: images_pb2.ResolvedParameters) -> float:
-    """Return when `group` would be done with the request, in seconds from now."""
-    return group.backlog_seconds + predicted_seconds(group, parameters)
-
-
-def predicted_seconds(group: GroupConnection, parameters: images_pb2.ResolvedParameters) -> float:
-    """Return how long `group` computes the request, from its measured times; 0 where nothing was measured.
-
-    A bucket's times are those of its smallest batch; larger batches are taken to cost in proportion.
-    """
-    bucket = _warm_bucket(group, parameters)
-    if bucket is None or group.model is None:
-        return 0.0
-    other_steps = parameters.steps - group.model.defaults.steps
-    seconds = max(0.0, bucket.measured_seconds + bucket.step_seconds * other_steps)
-    return seconds * math.ceil(parameters.num_images / bucket.batch_sizes[0])
-
-
-def _warm_bucket(group: GroupConnection, parameters: images_pb2.ResolvedParameters) -> images_pb2.Bucket | None:
-    buckets = group.model.buckets if group.model is not None else ()
-    size = (parameters.width, parameters.height)
-    return next((bucket for bucket in buckets if bucket.warm and (bucket.width, bucket.height) == size), None)
+def _finish(group: GroupConnection, ticket: Ticket) -> tuple[float, int]:
+    """Return when the group would be done in seconds from now, and how many requests are before this one."""
+    load = group.load
+    return load.backlog_seconds + load.durations.own_seconds(ticket.parameters), load.requests_ahead

@@ -11,7 +11,7 @@ import grpc
 
 from pixelpod.v1 import images_pb2
 from service.events import Events, encode
-from service.generation import generate_events
+from service.generation import Generation
 from service.groups import Groups
 from service.metrics import FrontendMetrics
 from service.records import RequestRecord, recorded
@@ -26,8 +26,11 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 class ImageGeneration:
     """Serves pixelpod.v1.ImageGeneration. Handlers raise `RequestError`; the server's interceptor makes statuses."""
 
-    def __init__(self, groups: Groups, metrics: FrontendMetrics, settings: FrontendSettings) -> None:
+    def __init__(
+        self, groups: Groups, generation: Generation, metrics: FrontendMetrics, settings: FrontendSettings
+    ) -> None:
         self._groups = groups
+        self._generation = generation
         self._metrics = metrics
         self._settings = settings
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -45,13 +48,13 @@ class ImageGeneration:
     async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> images_pb2.GenerateResponse:
         """Answer once, with all images inside."""
         with self._running(context) as record:
-            async with aclosing(generate_events(request, self._groups, record)) as events:
+            async with aclosing(self._generation.events(request, record)) as events:
                 return await collect(events, self._settings.unary_response_limit_bytes)
 
     async def generate_stream(self, request: images_pb2.GenerateRequest, context: Context) -> Events:
         """Answer with events, as they come."""
         with self._running(context) as record:
-            async with aclosing(generate_events(request, self._groups, record)) as events:
+            async with aclosing(self._generation.events(request, record)) as events:
                 async for event in events:
                     yield event
 

@@ -39,6 +39,16 @@ class FrontendSettings(BaseSettings):
     group_silent_seconds: Seconds = 5.0
     """A group is gone, and its requests in flight fail, when no status came for this long. Groups send one a second."""
 
+    queue_limit: int = Field(default=256, ge=1)
+    """Requests of a model that may wait for a group with room; more are refused with RESOURCE_EXHAUSTED."""
+    no_group_seconds: Seconds = 3.0
+    """Requests that wait end with UNAVAILABLE when no ready group could compute them for this long."""
+    revision_weights: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = Field(
+        default_factory=dict
+    )
+    """For two revisions of a model side by side: the share of requests that each gets, as
+    {"model": {"revision": weight, ...}}. Revisions without a weight get none while one with a weight is ready."""
+
     drain_delay_seconds: float = Field(default=2.0, ge=0, allow_inf_nan=False)
     """After SIGTERM: how long health says NOT_SERVING while requests are still taken, so that routers look away."""
     drain_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)

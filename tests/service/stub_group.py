@@ -57,6 +57,21 @@ def tiny_model(name: str = "tiny", **limits: object) -> images_pb2.Model:
     return model
 
 
+def measured(beside_seconds: float, step_seconds: float, *batch_sizes: int) -> list[group_pb2.BatchSeconds]:
+    """What batches of `tiny_model` took: of one image, or of these sizes, all the same."""
+    return [
+        group_pb2.BatchSeconds(
+            width=bucket.width,
+            height=bucket.height,
+            batch_size=batch_size,
+            step_seconds=step_seconds,
+            beside_seconds=beside_seconds,
+        )
+        for bucket in tiny_model().buckets
+        for batch_size in batch_sizes or (1,)
+    ]
+
+
 class StubGroup(group_pb2_grpc.WorkerGroupServicer):
     """One group. Tests set what it does through its attributes, and its status through `publish`."""
 
@@ -101,6 +116,9 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         for field, value in changes.items():
             if isinstance(value, images_pb2.Model):
                 self.status.model.CopyFrom(value)
+            elif isinstance(value, list):
+                del self.status.batch_seconds[:]
+                self.status.batch_seconds.extend(value)
             else:
                 setattr(self.status, field, value)
         async with self._changed:

@@ -6,20 +6,15 @@ import asyncio
 import hashlib
 import logging
 import os
-import signal
 import time
 
 import grpc
 import pytest
 
-from pixelpod.server.errors import DeadlinePassed, Overloaded, RequestError, Unavailable, from_call
+from pixelpod.server.errors import DeadlinePassed, RequestError, Unavailable, from_call
 from pixelpod.v1 import group_pb2, images_pb2
-from service.generation import generate_events
-from service.groups import Groups
-from service.metrics import FrontendMetrics
-from service.records import recorded
 from tests.service.conftest import PROMPT, WAIT_SECONDS, Client, eventually
-from tests.service.stub_group import EPOCH, StubGroup, tiny_model
+from tests.service.stub_group import EPOCH, measured, tiny_model
 
 NOISE = os.urandom(3 * 1024 * 1024)
 
@@ -41,11 +36,13 @@ async def test_events_in_order(start_group, start_frontend) -> None:
 
 async def test_accepted_tells_position_and_prediction(start_group, start_frontend) -> None:
     group = await start_group()
-    group.status.model.buckets[0].measured_seconds = 2.0
+    group.status.batch_seconds.extend(measured(1.0, 0.25, 4))
     group.status.backlog_seconds, group.status.in_flight = 6.0, 3
     client = await start_frontend(group)
     accepted = (await client.events())[0].accepted
-    assert (accepted.position, accepted.predicted_seconds) == (3, 8.0)
+    # The backlog is less by the time since it was told. The stub starts at once, which a group would not.
+    assert accepted.position == 4
+    assert accepted.predicted_seconds == pytest.approx(8.0, abs=0.5)
 
 
 async def test_done_tells_everything(start_group, start_frontend) -> None:
@@ -105,39 +102,6 @@ async def test_twelve_mebibytes_on_a_default_channel(start_group, start_frontend
     assert {hashlib.sha256(data).digest() for data in images.values()} == {hashlib.sha256(NOISE).digest()}
 
 
-async def test_group_dies_in_the_middle(start_group, start_frontend, start_process) -> None:
-    process = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
-    address = (await asyncio.to_thread(process.stdout.readline)).strip()
-    client = await start_frontend(address)
-    call = client.images.GenerateStream(client.request())
-    assert (await call.read()).HasField("accepted")
-    assert (await call.read()).HasField("progress")
-    process.send_signal(signal.SIGKILL)
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call.read()
-    error = from_call(raised.value)
-    assert isinstance(error, Unavailable)
-    assert (error.reason, error.retry_after_seconds) == ("GROUP_LOST", 1)
-    # From now on the model is known, but nobody serves it.
-    await eventually(lambda: not any(group.ready for group in client.frontend.groups))
-    assert (await failure(client)).reason == "GROUPS_NOT_READY"
-
-
-async def test_group_ends_the_stream_without_done(start_group, start_frontend) -> None:
-    group: StubGroup = await start_group()
-
-    async def break_off(request: object, context: object):
-        yield images_pb2.GenerateEvent(progress=images_pb2.Progress(step=1, steps=4))
-
-    await group.stop()
-    group.Execute = break_off
-    await group.start()
-    client = await start_frontend(group)
-    error = await failure(client)
-    assert isinstance(error, Unavailable)
-    assert error.reason == "GROUP_LOST"
-
-
 async def test_loading_group_takes_nothing_whatever_is_asked(start_group, start_frontend) -> None:
     """A loading group does not know yet whether its model takes a negative prompt."""
     group = await start_group(model=tiny_model(negative_prompt=False))
@@ -149,15 +113,6 @@ async def test_loading_group_takes_nothing_whatever_is_asked(start_group, start_
     assert (error.reason, error.retry_after_seconds) == ("GROUPS_NOT_READY", 5)
     assert "its groups are: loading" in error.message
     assert not group.executed
-
-
-async def test_group_refusal_is_passed_on(start_group, start_frontend) -> None:
-    group = await start_group()
-    group.error = Overloaded("queue full", reason="QUEUE_FULL", retry_after_seconds=2.5)
-    client = await start_frontend(group)
-    error = await failure(client)
-    assert isinstance(error, Overloaded)
-    assert (error.message, error.reason, error.retry_after_seconds) == ("queue full", "QUEUE_FULL", 2.5)
 
 
 async def test_cancel_reaches_the_group(start_group, start_frontend) -> None:
@@ -223,18 +178,6 @@ async def test_a_millisecond_is_never_dispatched(start_group, start_frontend) ->
         assert isinstance(await failure(client, deadline_seconds=0.001), DeadlinePassed)
     await client.generate()
     assert len(group.executed) == 1
-
-
-async def test_expired_request_is_never_dispatched(start_group) -> None:
-    group = await start_group()
-    groups = Groups([group.address], 5.0, lambda: None)
-    groups.start()
-    await eventually(lambda: groups.any_ready)
-    with pytest.raises(DeadlinePassed, match="ran out after"), recorded(FrontendMetrics(), 0.001) as record:
-        async for _ in generate_events(images_pb2.GenerateRequest(prompt="x"), groups, record):
-            pass
-    await groups.close()
-    assert not group.executed
 
 
 async def test_log_has_one_line_without_the_prompt(start_group, start_frontend, caplog) -> None:

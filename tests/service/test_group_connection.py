@@ -26,7 +26,7 @@ REQUEST = group_pb2.ExecuteRequest(
 @asynccontextmanager
 async def connected(address: str, silent_seconds: float = 5.0) -> AsyncIterator[GroupConnection]:
     """Watch a group for the time of the block; begin when its first status is there."""
-    connection = GroupConnection(address, silent_seconds, lambda: None)
+    connection = GroupConnection(address, silent_seconds, lambda: None, lambda group: None)
     watch = asyncio.create_task(connection.watch())
     try:
         await eventually(lambda: connection.availability is not Availability.GONE)
@@ -65,17 +65,21 @@ async def test_state(start_group, state: int, availability: Availability) -> Non
 async def test_change_is_reported_once_per_change(start_group) -> None:
     group = await start_group()
     changes: list[Availability] = []
-    connection = GroupConnection(group.address, 5.0, lambda: changes.append(connection.availability))
+    statuses: list[GroupConnection] = []
+    connection = GroupConnection(
+        group.address, 5.0, lambda: changes.append(connection.availability), lambda group: statuses.append(group)
+    )
     watch = asyncio.create_task(connection.watch())
     await eventually(lambda: connection.ready)
     await group.publish(backlog_seconds=3.5)
-    await eventually(lambda: connection.backlog_seconds == 3.5)
+    await eventually(lambda: connection.load.status.backlog_seconds == 3.5)
     await group.publish(state=group_pb2.GROUP_STATE_DRAINING)
     await eventually(lambda: connection.availability is Availability.DRAINING)
     await group.publish(model=tiny_model("other"))
     await eventually(lambda: connection.model.name == "other")
     watch.cancel()
     await connection.close()
+    assert statuses[:4] == [connection] * 4, "every status is told"
     assert changes == [Availability.READY, Availability.DRAINING, Availability.DRAINING]
 
 
@@ -87,7 +91,7 @@ async def test_other_contract_version_is_not_used_and_logged_once(start_group, c
             assert connection.availability is Availability.INCOMPATIBLE
             assert connection.model is None
             await group.publish(backlog_seconds=1)
-            await eventually(lambda: connection.backlog_seconds == 1)
+            await eventually(lambda: connection.load.status.backlog_seconds == 1)
     (line,) = [record for record in caplog.records if getattr(record, "state", "") == "incompatible"]
     assert line.contract_version == 2
 
@@ -114,20 +118,6 @@ async def test_silent_group_is_gone(start_group) -> None:
         assert 0.5 < time.monotonic() - began < 2
         group.silent = False
         await eventually(lambda: connection.ready)
-
-
-async def test_expected_work_counts_until_it_ends_or_is_reported(start_group) -> None:
-    group = await start_group()
-    group.status.backlog_seconds, group.status.in_flight = 10, 2
-    async with connected(group.address) as connection:
-        watched = connection.backlog_seconds, connection.requests_ahead
-        assert watched == (10, 2)
-        with connection.expecting(5):
-            assert (connection.backlog_seconds, connection.requests_ahead) == (15, 3)
-        assert (connection.backlog_seconds, connection.requests_ahead) == (10, 2)
-        with connection.expecting(5):
-            await group.publish(backlog_seconds=15, in_flight=3)
-            await eventually(lambda: (connection.backlog_seconds, connection.requests_ahead) == (15, 3))
 
 
 async def test_events_of_a_request(start_group) -> None:
@@ -220,7 +210,7 @@ async def test_requests_of_a_dead_or_stuck_process_end_within_seconds(start_proc
 
 
 async def test_unwatched_group_is_gone() -> None:
-    connection = GroupConnection("127.0.0.1:1", 5.0, lambda: None)
+    connection = GroupConnection("127.0.0.1:1", 5.0, lambda: None, lambda group: None)
     assert connection.availability is Availability.GONE
     assert connection.name == "127.0.0.1:1"
     await connection.close()

@@ -9,7 +9,7 @@ import urllib.request
 import grpc
 import pytest
 
-from pixelpod.server.errors import Overloaded
+from pixelpod.server.errors import ComputationFailed
 from service.metrics import FrontendMetrics
 from tests.service.conftest import WAIT_SECONDS, Client, eventually
 
@@ -74,11 +74,11 @@ async def test_codes_sum_up_and_gauges_return_to_zero(start_group, start_fronten
 
 async def test_group_errors_are_counted_by_code(start_group, start_frontend) -> None:
     group = await start_group()
-    group.error = Overloaded("queue full", reason="QUEUE_FULL", retry_after_seconds=2)
+    group.error = ComputationFailed("it failed", reason="COMPUTATION_FAILED")
     client = await start_frontend(group)
     with pytest.raises(grpc.aio.AioRpcError):
         await client.generate()
-    assert (await scraped(client))['pixelpod_frontend_requests_total{code="RESOURCE_EXHAUSTED",model="tiny"}'] == 1
+    assert (await scraped(client))['pixelpod_frontend_requests_total{code="INTERNAL",model="tiny"}'] == 1
 
 
 async def test_group_state_and_build(start_group, start_frontend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
@@ -10,13 +11,18 @@ import pytest
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import group_pb2, images_pb2
+from service.admission import Ticket
 from service.group_connection import GroupConnection
-from service.router import choose_group, predicted_seconds, ready_groups
+from service.router import choose_group, ready_groups, warm_groups
 from tests.service.conftest import eventually
-from tests.service.stub_group import StubGroup, tiny_model
+from tests.service.stub_group import StubGroup, measured, tiny_model
 from tests.service.test_group_connection import connected
 
 PARAMETERS = images_pb2.ResolvedParameters(width=64, height=64, num_images=1, steps=4)
+
+
+def ticket(revision: str | None = None) -> Ticket:
+    return Ticket(PARAMETERS, time.monotonic() + 60, "tiny", revision)
 
 
 @pytest.fixture
@@ -32,40 +38,57 @@ async def connect(start_group) -> AsyncIterator[Callable[..., object]]:
         yield start
 
 
-def measured(seconds: float, step_seconds: float) -> images_pb2.Model:
-    model = tiny_model()
-    for bucket in model.buckets:
-        bucket.measured_seconds, bucket.step_seconds = seconds, step_seconds
-    return model
-
-
 async def test_least_backlog(connect) -> None:
-    groups = [await connect(backlog_seconds=seconds) for seconds in (3.0, 1.0, 2.0)]
-    assert {choose_group(groups, PARAMETERS) for _ in range(20)} == {groups[1]}
+    groups = [await connect(backlog_seconds=seconds) for seconds in (30.0, 10.0, 20.0)]
+    assert {choose_group(groups, ticket()) for _ in range(20)} == {groups[1]}
 
 
 async def test_least_finish_counts_the_group_speed(connect) -> None:
-    slow_and_free = await connect(measured(10.0, 2.0), backlog_seconds=0)
-    fast_and_busy = await connect(measured(1.0, 0.2), backlog_seconds=5.0)
-    assert choose_group([slow_and_free, fast_and_busy], PARAMETERS) is fast_and_busy
+    slow_and_free = await connect(batch_seconds=measured(2.0, 2.0), backlog_seconds=0)
+    fast_and_busy = await connect(batch_seconds=measured(0.2, 0.2), backlog_seconds=5.0)
+    assert choose_group([slow_and_free, fast_and_busy], ticket()) is fast_and_busy
 
 
 async def test_what_was_sent_since_the_last_status_counts(connect) -> None:
-    groups = [await connect(measured(1.0, 0.2)) for _ in range(2)]
-    first = choose_group(groups, PARAMETERS)
-    with first.expecting(predicted_seconds(first, PARAMETERS)):
-        second = choose_group(groups, PARAMETERS)
-        assert second is not first
+    groups = [await connect(batch_seconds=measured(1.0, 0.2)) for _ in range(2)]
+    first = choose_group(groups, ticket())
+    first.load.send(PARAMETERS)
+    assert choose_group(groups, ticket()) not in (first, None)
 
 
 async def test_unmeasured_groups_are_told_apart_by_requests(connect) -> None:
     groups = [await connect(in_flight=2), await connect(in_flight=1)]
-    assert choose_group(groups, PARAMETERS) is groups[1]
+    assert choose_group(groups, ticket()) is groups[1]
 
 
 async def test_ties_are_broken_at_random(connect) -> None:
     groups = [await connect() for _ in range(2)]
-    assert {choose_group(groups, PARAMETERS) for _ in range(64)} == set(groups)
+    assert {choose_group(groups, ticket()) for _ in range(64)} == set(groups)
+
+
+async def test_only_groups_with_room_that_did_not_refuse(connect) -> None:
+    full, refusing, free = await connect(free_slots=0), await connect(), await connect(backlog_seconds=100.0)
+    refusing.load.refuse()
+    assert choose_group([full, refusing, free], ticket()) is free
+    assert choose_group([full, refusing], ticket()) is None
+    await eventually(lambda: choose_group([full, refusing], ticket()) is refusing)  # its next status
+
+
+async def test_not_where_it_was_lost_but_where_that_started_again(connect) -> None:
+    group = await connect()
+    unlucky = ticket()
+    unlucky.shunned.add((group.address, group.epoch))
+    assert choose_group([group], unlucky) is None
+    group.load.status.epoch += 1
+    assert choose_group([group], unlucky) is group
+
+
+async def test_only_the_revision_asked_for(connect) -> None:
+    other = tiny_model()
+    other.revision = "r2"
+    groups = [await connect(), await connect(other, backlog_seconds=100.0)]
+    assert choose_group(groups, ticket("r2")) is groups[1]
+    assert choose_group(groups, ticket()) is groups[0]
 
 
 async def test_only_ready_groups_of_the_model_that_are_warm(connect) -> None:
@@ -80,24 +103,32 @@ async def test_only_ready_groups_of_the_model_that_are_warm(connect) -> None:
     ]
     ready = ready_groups(groups, "tiny")
     assert ready == [groups[1], groups[-1]]
-    assert choose_group(ready, PARAMETERS) is groups[-1]
+    assert warm_groups(ready, PARAMETERS) == [groups[-1]]
+    assert choose_group(groups, ticket()) is groups[-1]
     with pytest.raises(Unavailable, match="is warm for 64x64") as refused:
-        choose_group(ready[:1], PARAMETERS)
+        warm_groups(ready[:1], PARAMETERS)
     assert refused.value.reason == "BUCKET_NOT_WARM"
     with pytest.raises(Unavailable, match="its groups are: draining, warming") as refused:
         ready_groups(groups[2:4], "tiny")
     assert (refused.value.reason, refused.value.retry_after_seconds) == ("GROUPS_NOT_READY", 5)
 
 
-@pytest.mark.parametrize(("steps", "num_images", "seconds"), [(4, 1, 2.0), (14, 1, 5.0), (1, 1, 1.1), (4, 3, 6.0)])
-async def test_prediction(connect, steps: int, num_images: int, seconds: float) -> None:
-    group = await connect(measured(2.0, 0.3))
-    parameters = images_pb2.ResolvedParameters(width=64, height=64, num_images=num_images, steps=steps)
-    assert predicted_seconds(group, parameters) == pytest.approx(seconds)
+async def test_a_group_that_was_ready_before_is_expected_back(connect) -> None:
+    group = await connect(state=group_pb2.GROUP_STATE_WARMING)
+    now = 100.0
+    group.absence = type(group.absence)(clock=lambda: now)
+    group.absence.note(ready=False)
+    now = 140.0
+    group.absence.note(ready=True)
+    group.absence.note(ready=False)
+    now = 150.0
+    with pytest.raises(Unavailable) as refused:
+        ready_groups([group], "tiny")
+    assert refused.value.retry_after_seconds == pytest.approx(30)
 
 
 async def test_concurrent_requests_spread(start_group, start_frontend) -> None:
-    groups = [await start_group(f"g{number}", measured(1.0, 0.2)) for number in range(2)]
+    groups = [await start_group(f"g{number}") for number in range(2)]
     client = await start_frontend(*groups)
 
     async def both_ready() -> bool:
@@ -105,6 +136,7 @@ async def test_concurrent_requests_spread(start_group, start_frontend) -> None:
 
     await eventually(both_ready)
     for group in groups:
+        await group.publish(batch_seconds=measured(0.2, 0.2, 1, 4))
         group.go_on.clear()
     tasks = [asyncio.create_task(client.generate()) for _ in range(8)]
     await eventually(lambda: sum(len(group.executed) for group in groups) == 8)

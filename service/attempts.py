@@ -1,0 +1,138 @@
+"""Runs an admitted request on groups: on one, and once more on another where the first was lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from pixelpod.server.errors import LikelyCause, Overloaded, RequestError, Unavailable
+from pixelpod.v1 import group_pb2
+from service.admission import Ticket
+from service.dispatcher import Dispatcher, Place
+from service.events import Event, Events, decode_unless_chunk
+from service.group_connection import REASON_LOST, RETRY_LOST_SECONDS
+from service.metrics import FrontendMetrics
+
+logger = logging.getLogger(__name__)
+
+REFUSED = frozenset({"QUEUE_FULL", "GROUP_NOT_READY", "GROUP_DRAINING", "BUCKET_NOT_WARM"})
+"""Reasons of a group that did not compute the request: another one will."""
+
+GROUPS_LOST = 2
+"""A request that loses so many groups ends."""
+
+LOST = frozenset({REASON_LOST, "WORLD_BROKEN"})
+"""Reasons of a request whose group broke."""
+
+
+class Attempts:
+    """The attempts at one request.
+
+    Args:
+        execution: What groups are sent.
+        ticket: Its place in the queue; admitted.
+        dispatcher: Finds groups.
+        metrics: Told of what is sent again.
+    """
+
+    def __init__(
+        self, execution: group_pb2.ExecuteRequest, ticket: Ticket, dispatcher: Dispatcher, metrics: FrontendMetrics
+    ) -> None:
+        self._execution = execution
+        self._ticket = ticket
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._relayed: list[bytes] = []
+        """Image chunks that the caller got. Another group must send the same before it can go on."""
+        self._computing = False
+        self._losses = 0
+        self._losses_computing = 0
+        self._began = time.monotonic()
+        self.waited_seconds = 0.0
+        """From the beginning until the request was last sent to a group."""
+
+    async def events(self) -> Events:
+        """Yield the group's events: progress, image chunks and done. Closing the iterator stops the computation.
+
+        Raises:
+            RequestError: that ends the request.
+        """
+        while True:
+            place = await self._dispatcher.place(self._ticket)
+            self.waited_seconds = time.monotonic() - self._began
+            try:
+                async with aclosing(self._run(place)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except (Unavailable, Overloaded) as error:
+                self._go_on_after(error, place)
+            self._dispatcher.wait_again(self._ticket)
+
+    async def _run(self, place: Place) -> AsyncGenerator[Event, None]:
+        """Yield what one group sends, without what the caller has already."""
+        self._computing, repeated = False, iter(tuple(self._relayed))
+        async with aclosing(place.group.execute(self._execution, self._ticket.deadline - time.monotonic())) as encoded:
+            async for data in encoded:
+                event = decode_unless_chunk(data)
+                if isinstance(event, bytes):
+                    known = next(repeated, None)
+                    if known is None:
+                        self._relayed.append(event)
+                        yield event
+                    elif known != event:
+                        raise _another_image(place)
+                elif event.HasField("accepted"):
+                    place.sent.accepted = True
+                elif event.HasField("progress"):
+                    self._computing = True
+                    if event.progress.step > 0:
+                        yield event
+                else:
+                    yield event
+                    return
+        raise place.group.lost()
+
+    def _go_on_after(self, error: RequestError, place: Place) -> None:
+        """Have the request wait for another place after `error`, or raise what ends it."""
+        if error.reason in REFUSED:
+            place.group.load.refuse()
+        elif error.reason in LOST:
+            self._lose(error, place)
+        else:
+            raise error
+        self._metrics.sent_again.labels(self._ticket.model, "refused" if error.reason in REFUSED else "lost").inc()
+        logger.info(
+            "sent to another group",
+            extra={"request_id": self._execution.request_id, "group": place.group.name, "reason": error.reason},
+        )
+
+    def _lose(self, error: RequestError, place: Place) -> None:
+        """Note that a group broke with the request in flight; raise what ends it if that was the second one."""
+        self._losses += 1
+        self._losses_computing += self._computing
+        if self._losses == GROUPS_LOST:
+            if self._losses_computing == GROUPS_LOST:
+                raise _likely_cause() from error
+            raise error
+        self._ticket.shunned.add((place.group.address, place.epoch))
+        # If it was the cause, only itself is to suffer the next time.
+        self._execution.alone = self._computing
+
+
+def _another_image(place: Place) -> Unavailable:
+    return Unavailable(
+        f"the group was lost while it sent the images, and group {place.group.name} made other ones; try again",
+        reason="GROUP_CHANGED",
+        retry_after_seconds=RETRY_LOST_SECONDS,
+    )
+
+
+def _likely_cause() -> LikelyCause:
+    return LikelyCause(
+        f"{GROUPS_LOST} groups broke while they computed this request, so it is not tried again; "
+        "the groups' logs may tell why: look there before you send it once more",
+        reason="POISON_REQUEST",
+    )

@@ -1,0 +1,86 @@
+"""What a frontend takes a group's load to be, between two statuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from pixelpod.v1 import group_pb2, images_pb2
+from service.load import GroupLoad
+from tests.service.stub_group import measured, tiny_model
+
+TWO_IMAGES = images_pb2.ResolvedParameters(width=64, height=64, num_images=2, steps=4)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def status(backlog_seconds: float = 10.0, free_slots: int = 4, in_flight: int = 3) -> group_pb2.GroupStatus:
+    return group_pb2.GroupStatus(
+        group="a",
+        epoch=7,
+        model=tiny_model(),
+        backlog_seconds=backlog_seconds,
+        free_slots=free_slots,
+        in_flight=in_flight,
+        batch_seconds=measured(1.0, 0.25, 4),
+    )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def load(clock: Clock) -> GroupLoad:
+    load = GroupLoad(clock)
+    load.take(status())
+    return load
+
+
+def seen(load: GroupLoad) -> tuple[int, int, float]:
+    return load.room, load.requests_ahead, load.backlog_seconds
+
+
+def test_what_was_sent_counts_until_it_ends(load: GroupLoad) -> None:
+    assert seen(load) == (4, 3, 10.0)
+    sent = load.send(TWO_IMAGES)
+    assert seen(load) == (2, 4, 11.0), "half of a batch of 2 s"
+    load.forget(sent)
+    load.forget(sent)
+    assert seen(load) == (4, 3, 10.0)
+
+
+def test_what_was_accepted_counts_until_the_next_status(load: GroupLoad) -> None:
+    accepted, on_its_way = load.send(TWO_IMAGES), load.send(TWO_IMAGES)
+    accepted.accepted = True
+    assert load.room == 0
+    load.take(status(free_slots=2, in_flight=4))
+    assert seen(load) == (0, 5, 11.0), "the status counts one of them"
+    load.forget(accepted)
+    load.forget(on_its_way)
+    assert seen(load) == (2, 4, 10.0)
+
+
+def test_work_is_done_between_statuses(load: GroupLoad, clock: Clock) -> None:
+    clock.now += 4
+    assert load.backlog_seconds == 6
+    clock.now += 100
+    assert load.backlog_seconds == 0
+
+
+def test_a_group_that_refused_has_no_room_until_its_next_status(load: GroupLoad) -> None:
+    load.refuse()
+    assert load.room == 0
+    load.take(status())
+    assert load.room == 4
+
+
+def test_nothing_counts_of_a_group_that_is_gone_but_its_name(load: GroupLoad) -> None:
+    load.lose()
+    assert seen(load) == (0, 0, 0)
+    assert (load.status.group, load.status.epoch) == ("a", 0)
