@@ -18,6 +18,7 @@ from pixelpod.server.transport import SERVER_OPTIONS, listen
 from service.dispatcher import Dispatcher
 from service.generation import Generation
 from service.groups import Groups
+from service.loop_lag import watch_loop_lag
 from service.metrics import FrontendMetrics
 from service.servicer import SERVICE_NAME, ImageGeneration
 from service.settings import FrontendSettings
@@ -86,8 +87,8 @@ class Frontend:
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
-            follower = asyncio.create_task(self._follow_groups(), name="follow groups")
-            closing.callback(follower.cancel)
+            for watch in (self._follow_groups(), watch_loop_lag(self.metrics.loop_lag_seconds)):
+                closing.callback(asyncio.create_task(watch).cancel)
             self._add_services()
             await self._server.start()
             closing.push_async_callback(self._server.stop, None)

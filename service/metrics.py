@@ -12,6 +12,7 @@ from service.group_connection import CONTRACT_VERSION, Availability, GroupConnec
 SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600)
 """From a refusal to the longest request allowed by default."""
 
+LAG_SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 UNKNOWN_MODEL = "unknown"
 """The model label of requests that named no model served: callers must not make label values."""
@@ -49,6 +50,12 @@ class FrontendMetrics:
             registry=registry,
         )
         self.in_flight = Gauge("pixelpod_frontend_in_flight", "Requests arrived and not yet ended.", registry=registry)
+        self.loop_lag_seconds = Histogram(
+            "pixelpod_frontend_loop_lag_seconds",
+            "How late the event loop runs what is due.",
+            buckets=LAG_SECONDS_BUCKETS,
+            registry=registry,
+        )
         self.group_up = Gauge(
             "pixelpod_frontend_group_up", "1 while the group takes requests.", ["address"], registry=registry
         )

@@ -1,0 +1,103 @@
+"""What frontend and group add to an answer of 768 KB whose computation takes no time, against bare grpc.aio.
+
+python -m benchmarks.overhead [--seconds S] [--rounds N]
+
+Ours is two hops, the bare server one. Rounds alternate between both, so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+import grpc
+import psutil
+
+from benchmarks.load import quantile
+from benchmarks.processes import announced, free_address, frontend, process, wait_serving
+from pixelpod.v1 import images_pb2, images_pb2_grpc
+
+IMAGE_BYTES = 768 * 1024
+LARGEST = [("grpc.max_receive_message_length", 16 * 1024 * 1024)]
+
+Ask = Callable[[images_pb2_grpc.ImageGenerationStub], Awaitable[int]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        bare = stack.enter_context(announced("benchmarks.bare_grpc", "--image-bytes", str(IMAGE_BYTES)))
+        options = ("--step-seconds", "0", "--image-bytes", str(IMAGE_BYTES))
+        group = stack.enter_context(announced("benchmarks.timed_group", *options))
+        ours, _, _ = stack.enter_context(frontend([group]))
+        for callers in (1, 8):
+            rounds = [
+                (
+                    asyncio.run(_measure(bare, _unary, callers, arguments.seconds)),
+                    asyncio.run(_measure(ours, _stream, callers, arguments.seconds)),
+                )
+                for _ in range(arguments.rounds)
+            ]
+            _report(callers, rounds)
+    _frontend_alone()
+
+
+async def _unary(stub: images_pb2_grpc.ImageGenerationStub) -> int:
+    answer = await stub.Generate(images_pb2.GenerateRequest(prompt="a red fox"))
+    return len(answer.images[0].data)
+
+
+async def _stream(stub: images_pb2_grpc.ImageGenerationStub) -> int:
+    received = 0
+    async for event in stub.GenerateStream(images_pb2.GenerateRequest(prompt="a red fox")):
+        received += len(event.image_chunk.data)
+    return received
+
+
+async def _measure(address: str, ask: Ask, callers: int, seconds: float) -> list[float]:
+    """Return the latencies of what so many callers ask for in this time, each asking again once it is answered."""
+    taken: list[float] = []
+
+    async def call(stub: images_pb2_grpc.ImageGenerationStub) -> None:
+        while time.monotonic() < until:
+            began = time.monotonic()
+            assert await ask(stub) == IMAGE_BYTES
+            taken.append(time.monotonic() - began)
+
+    async with grpc.aio.insecure_channel(address, LARGEST) as channel:
+        stub = images_pb2_grpc.ImageGenerationStub(channel)
+        await ask(stub)
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(call(stub) for _ in range(callers)))
+    return taken
+
+
+def _report(callers: int, rounds: list[tuple[list[float], list[float]]]) -> None:
+    p50 = [(quantile(bare, 0.5), quantile(ours, 0.5)) for bare, ours in rounds]
+    counts = [(len(bare), len(ours)) for bare, ours in rounds]
+    slower = statistics.median(ours / bare for bare, ours in p50)
+    share = statistics.median(ours / bare for bare, ours in counts)
+    bare_ms, ours_ms = (statistics.median(each) * 1000 for each in zip(*p50, strict=True))
+    print(f"{callers} callers: p50 {ours_ms:.1f} ms, bare {bare_ms:.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
+
+
+def _frontend_alone() -> None:
+    """Report how soon a frontend listens, and what memory it takes."""
+    address = free_address()
+    began = time.monotonic()
+    with process("pixelpod", "serve", "--group", free_address(), "--listen", address, "--metrics", "none") as child:
+        wait_serving(address, serving=False)
+        seconds = time.monotonic() - began
+        resident = psutil.Process(child.pid).memory_info().rss
+    print(f"frontend alone: answers after {seconds:.2f} s, {resident / 1e6:.0f} MB resident")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""A group whose accelerator is a clock: the real endpoint, queue and leader, over batches that only take time.
+
+python -m benchmarks.timed_group --listen 127.0.0.1:7861 [--step-seconds S] [--image-bytes N]
+
+For measuring what frontends and groups add, and how they behave under load, without the noise of a real model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import distributed as dist
+
+from pixelpod.server.logs import configure_logging
+from pixelpod.server.metrics import MetricsServer
+from pixelpod.v1 import group_pb2, images_pb2
+from workers import delivery
+from workers.batch import BatchAborted, BatchResult, SlotNotes, StageSeconds
+from workers.boundary import SUCCEEDED, Boundary
+from workers.compiles import Compiles
+from workers.control import ControlChannel
+from workers.endpoint import Endpoint
+from workers.estimates import Estimates
+from workers.images import EncodedImage
+from workers.leader import Leader
+from workers.metrics import GroupMetrics
+from workers.model_file import ModelFile
+from workers.queue import RequestQueue
+from workers.settings import GroupSettings
+from workers.stall import StallWatch
+from workers.status import StatusBoard
+
+STEPS = 4
+BATCH_SIZES = [1, 2, 4]
+
+
+class NoCompiles:
+    """Tells that nothing was compiled."""
+
+    compiling = False
+
+    def take(self) -> dict[str, Compiles]:
+        return {}
+
+
+class TimedRunner:
+    """Takes the time of a batch, and returns black images."""
+
+    compiles = NoCompiles()
+
+    def __init__(self, step_seconds: float) -> None:
+        self._step_seconds = step_seconds
+
+    def run(
+        self, batch: group_pb2.RunBatch, boundary: Boundary, on_step: Callable[[int], None] = lambda step: None
+    ) -> BatchResult:
+        began = time.monotonic()
+        for step in range(1, batch.steps + 1):
+            time.sleep(max(0.0, began + step * self._step_seconds - time.monotonic()))
+            if boundary.agree(SUCCEEDED) != group_pb2.VERDICT_CONTINUE:
+                raise BatchAborted(None)
+            on_step(step)
+        slots = len(batch.slots)
+        return BatchResult(
+            pixels=np.zeros((slots, batch.height, batch.width, 3), dtype=np.uint8),
+            not_finite=(),
+            notes=[SlotNotes((), ())] * slots,
+            seconds=StageSeconds(denoise=time.monotonic() - began),
+            encoded=slots,
+            cached=0,
+        )
+
+    def out_of_memory(self, error: Exception) -> bool:
+        return False
+
+
+def timed_model(name: str = "timed") -> ModelFile:
+    return ModelFile.model_validate(
+        {
+            "name": name,
+            "revision": "r1",
+            "family": "sd3",
+            "path": "nowhere",
+            "buckets": [{"width": 64, "height": 64, "batch_sizes": BATCH_SIZES}],
+            "limits": {
+                "steps": {"min": 1, "max": 50},
+                "guidance_scale": {"min": 0.0, "max": 10.0},
+                "num_images": {"min": 1, "max": 4},
+                "max_sequence_lengths": [77],
+                "max_prompt_bytes": 1000,
+            },
+            "defaults": {"width": 64, "height": 64, "steps": STEPS, "guidance_scale": 4.0, "max_sequence_length": 77},
+        }
+    )
+
+
+def answer_with(image_bytes: int) -> None:
+    """Let every image file be so many bytes, without encoding anything."""
+    data = os.urandom(image_bytes)
+    image = EncodedImage(data, "image/png", 64, 64, hashlib.sha256(data).hexdigest())
+    delivery.encode_image = lambda *arguments: image
+
+
+def serve(listen: str, metrics: str, name: str, step_seconds: float) -> None:
+    """Serve until SIGTERM."""
+    settings = GroupSettings(model=Path("unused"), listen=listen, metrics=None)
+    model, estimates = timed_model(), Estimates()
+    queue = RequestQueue(estimates, 2 * BATCH_SIZES[-1], settings.in_flight_limit, settings.batch_window_seconds)
+    status = StatusBoard(name, model, ranks=1, epoch=time.time_ns() // 1_000_000, queue=queue)
+    group_metrics = GroupMetrics(model, queue, status)
+    endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    runner: Any = TimedRunner(step_seconds)
+    leader = Leader(
+        ControlChannel(timeout_seconds=60),
+        runner,
+        queue,
+        estimates,
+        group_metrics,
+        images_pb2.GenerateResponse(model=model.name, revision=model.revision, group=name, epoch=1),
+        heartbeat_seconds=1.0,
+        encoding_threads=2,
+        stall_watch=StallWatch(10.0, 60.0, lambda: False, lambda seconds: None),
+        proof=group_pb2.RunBatch(width=64, height=64, batch_size=1, steps=1),
+    )
+    for bucket in model.buckets:
+        for size in BATCH_SIZES:
+            measured = group_pb2.RunBatch(width=bucket.width, height=bucket.height, batch_size=size)
+            estimates.observe(measured, step_seconds, 0.0)
+        status.tell_warm(bucket.width, bucket.height, STEPS * step_seconds, step_seconds)
+    metrics_server = MetricsServer(metrics, group_metrics.registry)
+    port = endpoint.start()
+    endpoint.drain_on(signal.SIGTERM, signal.SIGINT)
+    status.enter(group_pb2.GROUP_STATE_READY)
+    print(f"127.0.0.1:{port}", flush=True)
+    leader.run()
+    endpoint.close()
+    metrics_server.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--listen", default="127.0.0.1:0")
+    parser.add_argument("--metrics", default="127.0.0.1:0")
+    parser.add_argument("--name", default="timed")
+    parser.add_argument("--step-seconds", type=float, default=0.025, help="of a batch of any size; it has 4 steps")
+    parser.add_argument("--image-bytes", type=int, default=0, help="of every answer; 0 for a real PNG of black pixels")
+    arguments = parser.parse_args()
+    if arguments.image_bytes:
+        answer_with(arguments.image_bytes)
+    configure_logging("text", arguments.name, "WARNING")
+    serve(arguments.listen, arguments.metrics, arguments.name, arguments.step_seconds)
+
+
+if __name__ == "__main__":
+    main()
