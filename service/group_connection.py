@@ -13,6 +13,7 @@ import grpc
 
 from pixelpod.server.errors import Unavailable, from_call
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
+from service.patience import within
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,9 @@ LAST_PAUSE_SECONDS = 1.0
 """Pauses between attempts to watch a group, doubling from the first to the last."""
 
 ExecuteCall: TypeAlias = grpc.aio.UnaryStreamCall[group_pb2.ExecuteRequest, bytes]
+
+Incarnation: TypeAlias = tuple[str, int]
+"""A group's name and epoch: one life of one group, whatever the address."""
 
 REASON_LOST = "GROUP_LOST"
 RETRY_LOST_SECONDS = 1.0
@@ -79,6 +83,11 @@ class GroupConnection:
         self._silent_seconds = silent_seconds
         self._on_change = on_change
         self._sent: dict[object, float] = {}
+        self._users = 0
+        """Who expects a request to begin there, or runs one."""
+        self._unused = asyncio.Event()
+        """Set while there are none."""
+        self._unused.set()
         self._calls: set[ExecuteCall] = set()
         self._cut: dict[ExecuteCall, Unavailable] = {}
         """Calls that we cancelled although their callers still wait, and what these are told."""
@@ -93,6 +102,16 @@ class GroupConnection:
     def name(self) -> str:
         """The group's name, or its address where it did not tell yet."""
         return self._status.group or self.address
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """Which life of which group the connection reaches; None while it reaches none."""
+        return (self._status.group, self._status.epoch) if self._status.epoch else None
+
+    @property
+    def contract_version(self) -> int:
+        """The version of the contract that the group speaks; 0 while it is gone."""
+        return self._status.contract_version
 
     @property
     def ready(self) -> bool:
@@ -126,6 +145,11 @@ class GroupConnection:
             self._cut[call] = Unavailable(message, reason=reason, retry_after_seconds=RETRY_LOST_SECONDS)
             call.cancel()
 
+    async def unused(self) -> None:
+        """Wait until no request is expected on the group or runs there."""
+        while self._users:
+            await self._unused.wait()
+
     async def close(self) -> None:
         """Give up the connection."""
         await self._channel.close()
@@ -136,7 +160,8 @@ class GroupConnection:
         token = object()
         self._sent[token] = seconds
         try:
-            yield
+            with self._used():
+                yield
         finally:
             self._sent.pop(token, None)
 
@@ -151,8 +176,9 @@ class GroupConnection:
         call = self._execute(request, timeout=timeout_seconds)
         self._calls.add(call)
         try:
-            async for event in call:
-                yield event
+            with self._used():
+                async for event in call:
+                    yield event
         except grpc.aio.AioRpcError as error:
             ended = from_call(error)
             # With gRPC's own reason, no group said it: the connection broke.
@@ -174,13 +200,23 @@ class GroupConnection:
             retry_after_seconds=RETRY_LOST_SECONDS,
         )
 
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
     async def _statuses(self) -> AsyncIterator[group_pb2.GroupStatus]:
         """Yield the group's statuses until its stream ends, breaks or is silent for too long."""
         call = self._watch_status(group_pb2.WatchStatusRequest(), wait_for_ready=True)
         try:
             while True:
-                async with asyncio.timeout(self._silent_seconds):
-                    status = await call.read()
+                status = await within(self._silent_seconds, call.read())
                 if not isinstance(status, group_pb2.GroupStatus):  # the end of the stream
                     return
                 yield status
@@ -208,14 +244,17 @@ class GroupConnection:
         if (availability, model) == (self.availability, self.model):
             return
         if availability is not self.availability:
-            logger.info(
-                "group changed",
+            usable = availability is not Availability.INCOMPATIBLE
+            logger.log(
+                logging.INFO if usable else logging.WARNING,
+                "group changed" if usable else "group speaks another version of the contract and is not used",
                 extra={
                     "group_address": self.address,
                     "group": self._status.group,
                     "state": str(availability),
                     "reason": self._status.reason,
                     "contract_version": self._status.contract_version,
+                    "frontend_contract_version": CONTRACT_VERSION,
                 },
             )
         self.availability, self.model = availability, model
