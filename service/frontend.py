@@ -15,10 +15,12 @@ from pixelpod.server.errors import ErrorInterceptor
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.transport import SERVER_OPTIONS, listen
+from service.discovery import Discovery, sources_of
 from service.groups import Groups
 from service.metrics import FrontendMetrics
 from service.servicer import SERVICE_NAME, ImageGeneration
 from service.settings import FrontendSettings
+from service.tasks import spawn
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,13 @@ class Frontend:
         self.metrics = FrontendMetrics()
         self._groups_changed = asyncio.Event()
         self.groups = Groups(settings.groups, settings.group_silent_seconds, self._groups_changed.set)
+        self._discovery = Discovery(
+            settings.groups,
+            sources_of(settings),
+            settings.discovery_seconds,
+            self.groups.set_addresses,
+            self.metrics,
+        )
         self._health = health.aio.HealthServicer()
         self._service = ImageGeneration(self.groups, self.metrics, settings)
         self._server = grpc.aio.server(
@@ -77,8 +86,11 @@ class Frontend:
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
-            follower = asyncio.create_task(self._follow_groups(), name="follow groups")
-            closing.callback(follower.cancel)
+            for follower in (
+                spawn(self._follow_groups(), "follow groups"),
+                spawn(self._discovery.follow(), "follow discovery"),
+            ):
+                closing.callback(follower.cancel)
             self._add_services()
             await self._server.start()
             closing.push_async_callback(self._server.stop, None)
@@ -121,5 +133,4 @@ class Frontend:
         status = serving_status.SERVING if self.groups.any_ready else serving_status.NOT_SERVING
         for service in ("", SERVICE_NAME):
             await self._health.set(service, status)
-        for group in self.groups:
-            self.metrics.show_group(group)
+        self.metrics.show_groups(self.groups)
