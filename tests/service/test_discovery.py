@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -299,3 +301,24 @@ async def test_group_that_ended_after_it_was_taken_out(name_server: DnsStub, sam
         return [model.name for model in models] == ["other", "tiny"]
 
     await eventually(both_listed)
+
+
+async def test_command_by_dns_also_ends_while_dns_is_silent(name_server: DnsStub, same_port, start_process) -> None:
+    group = await same_port(1)
+    name_server.records[NAME] = ["127.0.0.1"]
+    process = start_process(
+        *("-m", "pixelpod", "serve", "--groups-dns", f"{NAME}:{port_of(group)}", "--metrics", "none"),
+        *("--listen", "127.0.0.1:0", "--drain-delay-seconds", "0", "--log-format", "json"),
+        PIXELPOD_FRONTEND_DNS_SERVER=name_server.address,
+        PIXELPOD_FRONTEND_DISCOVERY_SECONDS=str(PAUSE_SECONDS),
+    )
+    await eventually(lambda: group.watching == 1)
+    name_server.silent = True
+    await asyncio.sleep(4 * PAUSE_SECONDS)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, log = await asyncio.to_thread(process.communicate, timeout=WAIT_SECONDS)
+    assert time.monotonic() - began < 2
+    assert process.returncode == 0
+    assert '"group added"' in log
+    assert "Traceback" not in log
