@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pixelpod.server.errors import InvalidRequest, RequestError, Unavailable, UnknownModel
 from pixelpod.v1 import images_pb2
-from service.group_connection import Availability, GroupConnection
+from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
 
 NAMES_LISTED = 10
 """How many model names an error message lists."""
@@ -16,6 +16,9 @@ NAME_CHARACTERS_SHOWN = 64
 
 RETRY_UNHEARD_SECONDS = 1.0
 """Groups that run answer a new frontend within this time."""
+
+RETRY_INCOMPATIBLE_SECONDS = 10.0
+"""During an update, groups of the frontend's own release may come."""
 
 
 def served_models(groups: Iterable[GroupConnection]) -> dict[str, images_pb2.Model]:
@@ -48,7 +51,7 @@ def find_model(
     Raises:
         UnknownModel: if no group serves it.
         InvalidRequest: if `name` is empty and there is a choice.
-        Unavailable: if a group that was not heard yet may serve it.
+        Unavailable: if a group may serve it that was not heard yet, or that speaks another version of the contract.
     """
     if name in models:
         return models[name]
@@ -60,17 +63,29 @@ def find_model(
 def _no_model(name: str, models: Mapping[str, images_pb2.Model], groups: Iterable[GroupConnection]) -> RequestError:
     if not name and models:
         return InvalidRequest("model", f"model is empty and several are served; choose one of {_listed(models)}")
+    incompatible = [group for group in groups if group.availability is Availability.INCOMPATIBLE]
+    if incompatible:
+        versions = " and ".join(str(version) for version in sorted({group.contract_version for group in incompatible}))
+        return Unavailable(
+            f"no group that can be used serves {_shown(name)}: {len(incompatible)} groups speak version {versions} of "
+            f"the contract between frontends and groups, this frontend speaks {CONTRACT_VERSION}; frontends and groups "
+            "must be of one release",
+            reason="GROUPS_INCOMPATIBLE",
+            retry_after_seconds=RETRY_INCOMPATIBLE_SECONDS,
+        )
     unheard = [group for group in groups if group.model is None and group.availability is Availability.GONE]
     if unheard:
         return Unavailable(
-            f"{len(unheard)} of the groups configured did not answer yet, and the others do not serve "
+            f"{len(unheard)} of the groups known did not answer yet, and the others do not serve "
             f"{_shown(name)}; try again",
             reason="GROUPS_UNREACHABLE",
             retry_after_seconds=RETRY_UNHEARD_SECONDS,
         )
     if not models:
         return Unavailable(
-            "no group configured can be used", reason="NO_GROUP", retry_after_seconds=RETRY_UNHEARD_SECONDS
+            "this frontend knows no group: its DNS names or its file list none so far; try again",
+            reason="NO_GROUP",
+            retry_after_seconds=RETRY_UNHEARD_SECONDS,
         )
     return UnknownModel(f"{_shown(name)} is not served; choose one of {_listed(models)}")
 

@@ -15,6 +15,7 @@ from pixelpod.server.errors import ErrorInterceptor, Unavailable
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.transport import SERVER_OPTIONS, listen
+from service.discovery import Discovery, sources_of
 from service.dispatcher import Dispatcher
 from service.generation import Generation
 from service.groups import Groups
@@ -22,6 +23,7 @@ from service.loop_lag import watch_loop_lag
 from service.metrics import FrontendMetrics
 from service.servicer import SERVICE_NAME, ImageGeneration
 from service.settings import FrontendSettings
+from service.tasks import spawn
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,13 @@ class Frontend:
             on_change=self._groups_changed.set,
             on_status=lambda group: self._dispatcher.group_changed(group),
         )
+        self._discovery = Discovery(
+            settings.groups,
+            sources_of(settings),
+            settings.discovery_seconds,
+            self.groups.set_addresses,
+            self.metrics,
+        )
         self._dispatcher = Dispatcher(self.groups, self.metrics, settings.queue_limit, settings.no_group_seconds)
         generation = Generation(self.groups, self._dispatcher, self.metrics, settings.revision_weights)
         self._health = health.aio.HealthServicer()
@@ -87,8 +96,12 @@ class Frontend:
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
-            for watch in (self._follow_groups(), watch_loop_lag(self.metrics.loop_lag_seconds)):
-                closing.callback(asyncio.create_task(watch).cancel)
+            for follower in (
+                spawn(self._follow_groups(), "follow groups"),
+                spawn(self._discovery.follow(), "follow discovery"),
+                spawn(watch_loop_lag(self.metrics.loop_lag_seconds), "watch loop lag"),
+            ):
+                closing.callback(follower.cancel)
             self._add_services()
             await self._server.start()
             closing.push_async_callback(self._server.stop, None)
@@ -134,5 +147,4 @@ class Frontend:
         status = serving_status.SERVING if self.groups.any_ready else serving_status.NOT_SERVING
         for service in ("", SERVICE_NAME):
             await self._health.set(service, status)
-        for group in self.groups:
-            self.metrics.show_group(group)
+        self.metrics.show_groups(self.groups)

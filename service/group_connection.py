@@ -14,6 +14,7 @@ from pixelpod.server.errors import Unavailable, from_call
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from service.absence import Absence
 from service.load import GroupLoad
+from service.patience import within
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ LAST_PAUSE_SECONDS = 1.0
 """Pauses between attempts to watch a group, doubling from the first to the last."""
 
 ExecuteCall: TypeAlias = grpc.aio.UnaryStreamCall[group_pb2.ExecuteRequest, bytes]
+
+Incarnation: TypeAlias = tuple[str, int]
+"""A group's name and epoch: one life of one group, whatever the address."""
 
 REASON_LOST = "GROUP_LOST"
 RETRY_LOST_SECONDS = 1.0
@@ -89,6 +93,9 @@ class GroupConnection:
         self._on_change = on_change
         self._on_status = on_status
         self._calls: set[ExecuteCall] = set()
+        self._unused = asyncio.Event()
+        """Set while there are no calls."""
+        self._unused.set()
         self._cut: dict[ExecuteCall, Unavailable] = {}
         """Calls that we cancelled although their callers still wait, and what these are told."""
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -112,6 +119,16 @@ class GroupConnection:
     def revision(self) -> str:
         """Which revision of its model the group serves; empty where it did not tell yet."""
         return self.model.revision if self.model is not None else ""
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """Which life of which group the connection reaches; None while it reaches none."""
+        return (self.load.status.group, self.load.status.epoch) if self.load.status.epoch else None
+
+    @property
+    def contract_version(self) -> int:
+        """The version of the contract that the group speaks; 0 while it is gone."""
+        return self.load.status.contract_version
 
     @property
     def ready(self) -> bool:
@@ -139,6 +156,11 @@ class GroupConnection:
             self._cut[call] = Unavailable(message, reason=reason, retry_after_seconds=RETRY_LOST_SECONDS)
             call.cancel()
 
+    async def unused(self) -> None:
+        """Wait until no request runs on the group."""
+        while self._calls:
+            await self._unused.wait()
+
     async def close(self) -> None:
         """Give up the connection."""
         await self._channel.close()
@@ -153,6 +175,7 @@ class GroupConnection:
         """
         call = self._execute(request, timeout=timeout_seconds)
         self._calls.add(call)
+        self._unused.clear()
         try:
             async for event in call:
                 yield event
@@ -166,6 +189,8 @@ class GroupConnection:
             raise  # the caller left
         finally:
             self._calls.discard(call)
+            if not self._calls:
+                self._unused.set()
             self._cut.pop(call, None)
             call.cancel()
 
@@ -182,8 +207,7 @@ class GroupConnection:
         call = self._watch_status(group_pb2.WatchStatusRequest(), wait_for_ready=True)
         try:
             while True:
-                async with asyncio.timeout(self._silent_seconds):
-                    status = await call.read()
+                status = await within(self._silent_seconds, call.read())
                 if not isinstance(status, group_pb2.GroupStatus):  # the end of the stream
                     return
                 yield status
@@ -211,14 +235,17 @@ class GroupConnection:
         if (availability, model) == (self.availability, self.model):
             return
         if availability is not self.availability:
-            logger.info(
-                "group changed",
+            usable = availability is not Availability.INCOMPATIBLE
+            logger.log(
+                logging.INFO if usable else logging.WARNING,
+                "group changed" if usable else "group speaks another version of the contract and is not used",
                 extra={
                     "group_address": self.address,
                     "group": self.load.status.group,
                     "state": str(availability),
                     "reason": self.load.status.reason,
                     "contract_version": self.load.status.contract_version,
+                    "frontend_contract_version": CONTRACT_VERSION,
                 },
             )
         self.availability, self.model = availability, model

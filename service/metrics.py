@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info
@@ -66,6 +67,13 @@ class FrontendMetrics:
             states=[str(availability) for availability in Availability],
             registry=registry,
         )
+        self.discovery_failures = Counter(
+            "pixelpod_frontend_discovery_failures",
+            "Looks at a source of group addresses that failed.",
+            ["source"],
+            registry=registry,
+        )
+        self._addresses_shown: set[str] = set()
         build = Info("pixelpod_frontend_build", "What is running.", registry=registry)
         build.info(
             {
@@ -75,7 +83,14 @@ class FrontendMetrics:
             }
         )
 
-    def show_group(self, group: GroupConnection) -> None:
-        """Set the gauges of one group to what it is now."""
-        self.group_up.labels(group.address).set(int(group.ready))
-        self.group_state.labels(group.address).state(str(group.availability))
+    def show_groups(self, groups: Iterable[GroupConnection]) -> None:
+        """Set the gauges of `groups` to what these are now, and forget all other groups."""
+        addresses = set()
+        for group in groups:
+            addresses.add(group.address)
+            self.group_up.labels(group.address).set(int(group.ready))
+            self.group_state.labels(group.address).state(str(group.availability))
+        for address in self._addresses_shown - addresses:
+            self.group_up.remove(address)
+            self.group_state.remove(address)
+        self._addresses_shown = addresses

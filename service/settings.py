@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pixelpod.server.logs import LogFormat
+from service.addresses import Address, split_address
 
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -20,8 +22,17 @@ class FrontendSettings(BaseSettings):
         env_prefix="PIXELPOD_FRONTEND_", env_parse_none_str="none", frozen=True, use_attribute_docstrings=True
     )
 
-    groups: Annotated[tuple[Address, ...], NoDecode] = Field(min_length=1)
-    """Addresses of the groups to route to, host:port; in the environment separated by commas."""
+    groups: Annotated[tuple[Address, ...], NoDecode] = ()
+    """Addresses of groups to route to, host:port; in the environment separated by commas. Of this and the next two at
+    least one is needed; they add up."""
+    groups_dns: Annotated[tuple[Address, ...], NoDecode] = ()
+    """DNS names, name:port, whose every address is a group's; in the environment separated by commas."""
+    groups_file: Path | None = None
+    """A file with addresses of groups, one a line; it may change."""
+    discovery_seconds: Seconds = 3.0
+    """Pause between two looks at a DNS name or at the file."""
+    dns_server: Address | None = None
+    """The name server that is asked for groups_dns, address:port; by default those of /etc/resolv.conf."""
     listen: Address = "127.0.0.1:7860"
     """Where the public API listens, host:port; port 0 takes any free one."""
     metrics: Address | None = "127.0.0.1:9090"
@@ -36,8 +47,8 @@ class FrontendSettings(BaseSettings):
     max_request_seconds: Seconds = 600.0
     """Longest time a request may take, whether or not its caller set a deadline."""
 
-    group_silent_seconds: Seconds = 5.0
-    """A group is gone, and its requests in flight fail, when no status came for this long. Groups send one a second."""
+    group_silent_seconds: Seconds = 2.0
+    """A group is gone, and its requests in flight fail, when no status came for this long. Groups send two a second."""
 
     queue_limit: int = Field(default=256, ge=1)
     """Requests of a model that may wait for a group with room; more are refused with RESOURCE_EXHAUSTED."""
@@ -54,7 +65,20 @@ class FrontendSettings(BaseSettings):
     drain_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     """After that: how long accepted requests may still run. The rest end with UNAVAILABLE."""
 
-    @field_validator("groups", mode="before")
+    @field_validator("groups", "groups_dns", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("dns_server")
+    @classmethod
+    def _has_no_name(cls, server: str | None) -> str | None:
+        if server is not None:
+            ip_address(split_address(server)[0])
+        return server
+
+    @model_validator(mode="after")
+    def _has_groups(self) -> Self:
+        if not (self.groups or self.groups_dns or self.groups_file):
+            raise ValueError("no groups: give at least one of groups, groups_dns and groups_file")
+        return self

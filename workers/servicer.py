@@ -20,7 +20,7 @@ from workers.request import AcceptedRequest
 from workers.status import StatusBoard
 from workers.validation import check_request, check_warm
 
-STATUS_SECONDS = 1.0
+STATUS_SECONDS = 0.5
 """WatchStatus sends at least this often."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +19,13 @@ def serve(
     group: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="A group's address; repeat for more.")
     ] = None,
+    groups_dns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:PORT", help="A DNS name, each address of which is a group; repeat for more."),
+    ] = None,
+    groups_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file of groups' addresses, one a line; it may change.")
+    ] = None,
     listen: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where the API listens, host:port.")] = None,
     metrics: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where /metrics listens, host:port, or none.")
@@ -30,7 +38,7 @@ def serve(
     ] = None,
     log_format: Annotated[LogFormatName | None, LOG_FORMAT] = None,
 ) -> None:
-    """Run a frontend, which validates requests and routes them to groups.
+    """Run a frontend, which validates requests and routes them to groups. The ways to name groups add up.
 
     What is left out is taken from PIXELPOD_FRONTEND_<SETTING>, as are the settings that have no option here.
     """
@@ -42,6 +50,8 @@ def serve(
     settings = settings_from(
         FrontendSettings,
         groups=tuple(group) if group else None,
+        groups_dns=tuple(groups_dns) if groups_dns else None,
+        groups_file=groups_file,
         listen=listen,
         metrics=metrics,
         drain_delay_seconds=drain_delay_seconds,

@@ -28,6 +28,8 @@ def settings_from(kind: Callable[..., Settings], **options: object) -> Settings:
     except ValidationError as error:
         faults = [
             f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}, not {fault['input']!r}"
+            if fault["loc"]
+            else fault["msg"]  # of the settings as a whole
             for fault in error.errors(include_url=False, include_context=False)
         ]
         raise CommandFailed("; ".join(faults), ExitCode.REFUSED) from error

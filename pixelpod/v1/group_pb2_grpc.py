@@ -63,7 +63,7 @@ class WorkerGroupServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """WatchStatus sends the group's status at once, at every change, and at least once a second.
+        """WatchStatus sends the group's status at once, at every change, and at least twice a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,7 @@ class WorkerGroupStub:
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
     """
     WatchStatus: _grpc.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]
-    """WatchStatus sends the group's status at once, at every change, and at least once a second."""
+    """WatchStatus sends the group's status at once, at every change, and at least twice a second."""
 
 @_typing.type_check_only
 class WorkerGroupAsyncStub(WorkerGroupStub):
@@ -55,7 +55,7 @@ class WorkerGroupAsyncStub(WorkerGroupStub):
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
     """
     WatchStatus: _aio.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]  # type: ignore[assignment]
-    """WatchStatus sends the group's status at once, at every change, and at least once a second."""
+    """WatchStatus sends the group's status at once, at every change, and at least twice a second."""
 
 class WorkerGroupServicer(metaclass=_abc_1.ABCMeta):
     """WorkerGroup is a group's endpoint, served by its rank 0. Only frontends call it."""
@@ -78,6 +78,6 @@ class WorkerGroupServicer(metaclass=_abc_1.ABCMeta):
         request: _group_pb2.WatchStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_group_pb2.GroupStatus], _abc.AsyncIterator[_group_pb2.GroupStatus]]:
-        """WatchStatus sends the group's status at once, at every change, and at least once a second."""
+        """WatchStatus sends the group's status at once, at every change, and at least twice a second."""
 
 def add_WorkerGroupServicer_to_server(servicer: WorkerGroupServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

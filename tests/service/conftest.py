@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 from service.frontend import Frontend
 from service.settings import FrontendSettings
+from tests.service.dns_stub import DnsStub
 from tests.service.stub_group import StubGroup
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -85,9 +86,9 @@ async def start_group() -> AsyncIterator[Callable[..., Awaitable[StubGroup]]]:
     """Start a stub group in the test's loop."""
     started: list[StubGroup] = []
 
-    async def start(*args: object, port: int = 0, **kwargs: object) -> StubGroup:
+    async def start(*args: object, port: int = 0, host: str = "127.0.0.1", **kwargs: object) -> StubGroup:
         group = StubGroup(*args, **kwargs)
-        await group.start(port)
+        await group.start(port, host)
         started.append(group)
         return group
 
@@ -140,3 +141,12 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate(timeout=WAIT_SECONDS)
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[DnsStub]:
+    """A name server without records."""
+    server = DnsStub()
+    await server.start()
+    yield server
+    await server.stop()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 from collections.abc import AsyncIterator
 
@@ -18,7 +19,8 @@ from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 
 CHUNK_BYTES = 900_000
 STATUS_SECONDS = 0.2
-EPOCH = 1_700_000_000_000
+EPOCHS = itertools.count(1_700_000_000_000)
+"""No two groups have both name and epoch in common."""
 
 
 def tiny_model(name: str = "tiny", **limits: object) -> images_pb2.Model:
@@ -78,7 +80,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
     def __init__(self, name: str = "stub", model: images_pb2.Model | None = None) -> None:
         self.status = group_pb2.GroupStatus(
             group=name,
-            epoch=EPOCH,
+            epoch=next(EPOCHS),
             state=group_pb2.GROUP_STATE_READY,
             model=model or tiny_model(),
             free_slots=8,
@@ -92,6 +94,13 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self.go_on = asyncio.Event()
         self.go_on.set()
         """Cleared: a request stops after its first step until this is set."""
+        self.step_seconds = 0.0
+        self.running = 0
+        """Requests that it has not yet ended."""
+        self.watches = 0
+        """Status streams ever begun."""
+        self.watching = 0
+        """Status streams that go on."""
         self.warnings: list[images_pb2.Warning] = []
         self.executed: list[group_pb2.ExecuteRequest] = []
         self.timeouts: list[float] = []
@@ -100,10 +109,10 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self._changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         group_pb2_grpc.add_WorkerGroupServicer_to_server(self, self._server)
-        self.address = f"127.0.0.1:{listen(self._server, f'127.0.0.1:{port}')}"
+        self.address = f"{host}:{listen(self._server, f'{host}:{port}')}"
         await self._server.start()
 
     async def stop(self) -> None:
@@ -127,15 +136,20 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
     async def WatchStatus(  # noqa: N802 -- gRPC's name
         self, request: group_pb2.WatchStatusRequest, context: object
     ) -> AsyncIterator[group_pb2.GroupStatus]:
-        while True:
-            if not self.silent:
-                yield self.status
-            async with self._changed:
-                try:
-                    async with asyncio.timeout(STATUS_SECONDS):
-                        await self._changed.wait()
-                except TimeoutError:
-                    continue
+        self.watches += 1
+        self.watching += 1
+        try:
+            while True:
+                if not self.silent:
+                    yield self.status
+                async with self._changed:
+                    try:
+                        async with asyncio.timeout(STATUS_SECONDS):
+                            await self._changed.wait()
+                    except TimeoutError:
+                        continue
+        finally:
+            self.watching -= 1
 
     async def Execute(  # noqa: N802 -- gRPC's name
         self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
@@ -144,6 +158,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self.timeouts.append(context.time_remaining())
         if self.error is not None:
             raise self.error
+        self.running += 1
         try:
             yield images_pb2.GenerateEvent(accepted=images_pb2.Accepted(request_id=request.request_id))
             steps = request.parameters.steps
@@ -151,6 +166,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
                 yield images_pb2.GenerateEvent(progress=images_pb2.Progress(step=step, steps=steps))
                 self.stepped.set()
                 await self.go_on.wait()
+                await asyncio.sleep(self.step_seconds)
             for index in range(request.parameters.num_images):
                 for offset in range(0, len(self.image), CHUNK_BYTES):
                     data = self.image[offset : offset + CHUNK_BYTES]
@@ -160,6 +176,8 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.set()
             raise
+        finally:
+            self.running -= 1
 
     def _done(self, request: group_pb2.ExecuteRequest) -> images_pb2.GenerateResponse:
         digest = hashlib.sha256(self.image).hexdigest()

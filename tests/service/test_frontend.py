@@ -196,6 +196,24 @@ async def test_signal_ends_a_process_within_the_grace(start_group, serve_process
         pass  # the port is free
 
 
+async def test_frontend_that_was_stopped_loses_no_request(start_group, serve_process) -> None:
+    """Its own absence is no silence of its groups."""
+    group = await start_group()
+    group.go_on.clear()
+    process, client, _ = await serve_process(group.address)
+    await client.serving()
+    answers = [asyncio.create_task(client.generate(deadline_seconds=2 * WAIT_SECONDS)) for _ in range(4)]
+    await eventually(lambda: group.running == 4)
+    for _ in range(2):
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(1.5 * FrontendSettings.model_fields["group_silent_seconds"].default)
+        process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(0.5)
+    assert group.watches == 1
+    group.go_on.set()
+    assert [answer.images[0].data for answer in await asyncio.gather(*answers)] == [group.image] * 4
+
+
 async def test_second_process_on_one_port_fails(start_group, serve_process, start_process) -> None:
     _, _, port = await serve_process((await start_group()).address)
     second = start_process(

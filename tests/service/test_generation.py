@@ -14,7 +14,7 @@ import pytest
 from pixelpod.server.errors import DeadlinePassed, RequestError, Unavailable, from_call
 from pixelpod.v1 import group_pb2, images_pb2
 from tests.service.conftest import PROMPT, WAIT_SECONDS, Client, eventually
-from tests.service.stub_group import EPOCH, measured, tiny_model
+from tests.service.stub_group import measured, tiny_model
 
 NOISE = os.urandom(3 * 1024 * 1024)
 
@@ -53,7 +53,7 @@ async def test_done_tells_everything(start_group, start_frontend) -> None:
     done = (await client.events(negative_prompt="blur", guidance_scale=1.0, num_images=2, seed=0))[-1].done
     elapsed = time.monotonic() - began
     assert len(done.request_id) == 32
-    assert (done.model, done.revision, done.group, done.epoch) == ("tiny", "r1", "stub", EPOCH)
+    assert (done.model, done.revision, done.group, done.epoch) == ("tiny", "r1", "stub", group.status.epoch)
     assert [(image.index, image.seed, image.data) for image in done.images] == [(0, 0, b""), (1, 1, b"")]
     assert [warning.code for warning in done.warnings] == [
         images_pb2.WARNING_CODE_NEGATIVE_PROMPT_IGNORED,

@@ -93,3 +93,20 @@ async def test_group_state_and_build(start_group, start_frontend) -> None:
     assert any(re.fullmatch(r'pixelpod_frontend_build_info\{.*version="\d.*\}', name) for name in samples)
     unprefixed = [name for name in samples if not name.startswith("pixelpod_frontend_")]
     assert not unprefixed
+
+
+async def test_groups_taken_out_leave_no_labels(start_group, start_frontend) -> None:
+    """Label values stay as many as there are groups, however many came and went."""
+    client = await start_frontend(await start_group())
+    groups = client.frontend.groups
+    kept = {group.address for group in groups}
+    for number in range(1, 20):
+        groups.set_addresses({*kept, f"127.0.0.1:{number}"})
+        await asyncio.sleep(0.01)
+    groups.set_addresses(kept)
+
+    async def only_the_kept() -> bool:
+        labels = [re.search('address="(.*?)"', name) for name in await scraped(client)]
+        return {label[1] for label in labels if label} == kept
+
+    await eventually(only_the_kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -14,6 +16,8 @@ def test_defaults() -> None:
     assert (settings.listen, settings.metrics) == ("127.0.0.1:7860", "127.0.0.1:9090")
     assert settings.unary_response_limit_bytes == 4 * 1024 * 1024
     assert settings.max_request_seconds == 600
+    assert settings.group_silent_seconds == 2
+    assert (settings.groups_dns, settings.groups_file, settings.discovery_seconds) == ((), None, 3)
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +30,22 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.drain_seconds == 7.5
 
 
+@pytest.mark.parametrize(
+    ("source", "value"), [("groups_dns", ("groups:7861", "more.ns:7861")), ("groups_file", Path("groups.txt"))]
+)
+def test_any_source_is_enough(monkeypatch: pytest.MonkeyPatch, source: str, value: object) -> None:
+    text = ", ".join(value) if isinstance(value, tuple) else str(value)
+    monkeypatch.setenv(f"PIXELPOD_FRONTEND_{source.upper()}", text)
+    settings = FrontendSettings()
+    assert settings.groups == ()
+    assert getattr(settings, source) == value
+
+
+def test_no_source_is_refused() -> None:
+    with pytest.raises(ValidationError, match="give at least one of groups, groups_dns and groups_file"):
+        FrontendSettings()
+
+
 def test_arguments_before_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIXELPOD_FRONTEND_LISTEN", "127.0.0.1:1")
     assert FrontendSettings(groups=["a:1"], listen="127.0.0.1:2").listen == "127.0.0.1:2"
@@ -35,6 +55,9 @@ def test_arguments_before_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("field", "value"),
     [
         ("groups", []),
+        ("groups_dns", ["no-port"]),
+        ("dns_server", "name.example:53"),
+        ("discovery_seconds", 0),
         ("groups", ["no-port"]),
         ("listen", "127.0.0.1"),
         ("max_request_seconds", 0),

@@ -45,12 +45,15 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[GroupSettings]:
 def test_serve_passes_on_what_is_given(run: Run, served: list[FrontendSettings]) -> None:
     ended = run(
         *("serve", "--group", "a:1", "--group", "b:2", "--listen", "127.0.0.1:0", "--metrics", "none"),
+        *("--groups-dns", "c:3", "--groups-dns", "d:4", "--groups-file", "groups.txt"),
         *("--drain-delay-seconds", "0", "--drain-seconds", "4", "--log-format", "json"),
     )
     assert ended.exit_code == 0
     assert served == [
         FrontendSettings(
             groups=("a:1", "b:2"),
+            groups_dns=("c:3", "d:4"),
+            groups_file=Path("groups.txt"),
             listen="127.0.0.1:0",
             metrics=None,
             drain_delay_seconds=0,
@@ -105,7 +108,7 @@ def test_group_leaves_the_rest_to_the_environment(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["serve"], "groups"),
+        (["serve"], "no groups: give at least one of groups, groups_dns and groups_file\n"),
         (["serve", "--group", "a:1", "--listen", "7860"], "listen"),
         (["group"], "model"),
         (["group", "--model", "m.yaml", "--ranks", "0"], "ranks"),
