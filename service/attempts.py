@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from pixelpod.server.errors import LikelyCause, Overloaded, RequestError, Unavailable
+from pixelpod.server.events import Event, Events, decode_unless_chunk
 from pixelpod.v1 import group_pb2
 from service.admission import Ticket
 from service.dispatcher import Dispatcher, Place
-from service.events import Event, Events, decode_unless_chunk
 from service.group_connection import REASON_LOST, RETRY_LOST_SECONDS
 from service.metrics import FrontendMetrics
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from pixelpod.server.errors import DeadlinePassed
+from pixelpod.server.events import Events
 from pixelpod.v1 import group_pb2, images_pb2
 from service.admission import Ticket
 from service.attempts import Attempts
 from service.dispatcher import Dispatcher
-from service.events import Events
 from service.groups import Groups
 from service.metrics import FrontendMetrics
 from service.records import RequestRecord

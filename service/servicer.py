@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from pixelpod.server.events import Events, encode
 from pixelpod.v1 import images_pb2
-from service.events import Events, encode
 from service.generation import Generation
 from service.groups import Groups
 from service.metrics import FrontendMetrics

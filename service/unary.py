@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pixelpod.server.errors import AnswerTooLarge
+from pixelpod.server.events import Events
 from pixelpod.v1 import images_pb2
-from service.events import Events
 
 REASON_TOO_LARGE = "UNARY_RESPONSE_TOO_LARGE"
 
@@ -18,19 +18,19 @@ async def collect(events: Events, limit_bytes: int) -> images_pb2.GenerateRespon
         AnswerTooLarge: if the message has more than `limit_bytes` bytes.
     """
     response = images_pb2.GenerateResponse()
-    images: dict[int, bytearray] = {}
+    images: dict[int, list[bytes]] = {}
     image_bytes = 0
     async for event in events:
         if isinstance(event, bytes):
             chunk = images_pb2.GenerateEvent.FromString(event).image_chunk
             image_bytes += len(chunk.data)
             if image_bytes <= limit_bytes:
-                images.setdefault(chunk.index, bytearray()).extend(chunk.data)
+                images.setdefault(chunk.index, []).append(chunk.data)
         elif event.HasField("done"):
             response = event.done
     if image_bytes <= limit_bytes:
         for image in response.images:
-            image.data = bytes(images[image.index])
+            image.data = b"".join(images[image.index])
     size_bytes = max(image_bytes, response.ByteSize())
     if size_bytes > limit_bytes:
         raise AnswerTooLarge(

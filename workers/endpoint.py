@@ -20,18 +20,19 @@ from grpc_health.v1.health import aio as health
 
 from pixelpod.server.errors import ErrorInterceptor, RequestError, Unavailable
 from pixelpod.server.transport import SERVER_OPTIONS, listen
-from pixelpod.v1 import group_pb2, group_pb2_grpc
+from pixelpod.v1 import group_pb2
 from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
-from workers.servicer import WorkerGroup
+from workers.servicer import SERVICE, WorkerGroup
 from workers.settings import GroupSettings
 from workers.status import StatusBoard
 
 logger = logging.getLogger(__name__)
 
-SERVICE = "pixelpod.v1.WorkerGroup"
+PAUSE_SECONDS = 0.02
+"""Between two statuses that tell of changes. A request makes several, and a status costs about as much as a chunk."""
 FAREWELL_SECONDS = 1.0
 """How long callers have to read the status that ends their calls."""
 
@@ -126,7 +127,7 @@ class Endpoint:
 
     async def _start_server(self) -> tuple[grpc.aio.Server, int]:
         server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(ErrorInterceptor(),))
-        group_pb2_grpc.add_WorkerGroupServicer_to_server(self._servicer, server)
+        self._servicer.add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._tell_health()
         port = listen(server, self._settings.listen)
@@ -150,12 +151,16 @@ class Endpoint:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     async def _announce(self) -> None:
-        """Pass every change on to health and to the status streams."""
+        """Pass every change on to health and to the status streams: at once, but never more often than need be."""
+        told = None
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._tell_health()
+            if told != self._status.state:
+                told = self._status.state
+                await self._tell_health()
             await self._servicer.wake_watches()
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _tell_health(self) -> None:
         ready = self._status.state == group_pb2.GROUP_STATE_READY

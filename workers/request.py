@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from pixelpod.server.errors import DeadlinePassed, RequestError
+from pixelpod.server.events import CHUNK_BYTES, Events, encode_chunk
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.batching import BatchKey
-
-CHUNK_BYTES = 512 * 1024
-"""Of an image file in one event: well under the contract's 1 MiB."""
 
 
 class AcceptedRequest:
@@ -79,7 +76,7 @@ class AcceptedRequest:
         """End the request, after everything posted before. Only the first ending counts."""
         self._loop.call_soon_threadsafe(self._take_ending, ending)
 
-    async def events(self) -> AsyncIterator[images_pb2.GenerateEvent]:
+    async def events(self) -> Events:
         """Yield the events as they come, in chunks, until done.
 
         Raises:
@@ -92,9 +89,9 @@ class AcceptedRequest:
                 yield images_pb2.GenerateEvent(progress=progress)
             while self._images:
                 index, data = self._images.popleft()
-                for offset in range(0, len(data), CHUNK_BYTES):
-                    chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data[offset : offset + CHUNK_BYTES])
-                    yield images_pb2.GenerateEvent(image_chunk=chunk)
+                file = memoryview(data)
+                for offset in range(0, len(file), CHUNK_BYTES):
+                    yield encode_chunk(index, offset, file[offset : offset + CHUNK_BYTES])
             if isinstance(self._ending, RequestError):
                 raise self._ending
             if self._ending is not None:

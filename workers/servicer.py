@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from pixelpod.server.errors import Unavailable
-from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
+from pixelpod.server.events import Events, encode
+from pixelpod.v1 import group_pb2, images_pb2
 from workers.batching import BatchKey
 from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
@@ -20,11 +21,13 @@ from workers.request import AcceptedRequest
 from workers.status import StatusBoard
 from workers.validation import check_request, check_warm
 
+SERVICE = group_pb2.DESCRIPTOR.services_by_name["WorkerGroup"].full_name
+
 STATUS_SECONDS = 0.5
 """WatchStatus sends at least this often."""
 
 
-class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
+class WorkerGroup:
     """Serves pixelpod.v1.WorkerGroup on the endpoint's loop.
 
     Args:
@@ -54,9 +57,7 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
         self._news = asyncio.Condition()
         self._watches_ended = False
 
-    async def Execute(  # noqa: N802 -- the contract's name
-        self, request: group_pb2.ExecuteRequest, context: Any
-    ) -> AsyncIterator[images_pb2.GenerateEvent]:
+    async def execute(self, request: group_pb2.ExecuteRequest, context: Any) -> Events:
         """See the contract. Every call that comes this far is counted once, with the code it ends with."""
         arrived = time.monotonic()
         context.add_done_callback(lambda _: self._metrics.request_ended(_code(context), time.monotonic() - arrived))
@@ -77,7 +78,7 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
         async for event in accepted.events():
             yield event
 
-    async def WatchStatus(  # noqa: N802 -- the contract's name
+    async def watch_status(
         self, request: group_pb2.WatchStatusRequest, context: Any
     ) -> AsyncIterator[group_pb2.GroupStatus]:
         """See the contract."""
@@ -89,6 +90,22 @@ class WorkerGroup(group_pb2_grpc.WorkerGroupServicer):
                         await self._news.wait()
                 except TimeoutError:
                     continue
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register the service. The generated registration would encode every event; here image chunks are already."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Execute": grpc.unary_stream_rpc_method_handler(
+                self.execute,
+                request_deserializer=group_pb2.ExecuteRequest.FromString,
+                response_serializer=encode,
+            ),
+            "WatchStatus": grpc.unary_stream_rpc_method_handler(
+                self.watch_status,
+                request_deserializer=group_pb2.WatchStatusRequest.FromString,
+                response_serializer=group_pb2.GroupStatus.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def wake_watches(self) -> None:
         """Have every status stream send now."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from pixelpod.server.errors import AnswerTooLarge
+from pixelpod.server.events import Event
 from pixelpod.v1 import images_pb2
-from service.events import Event
 from service.unary import collect
 
 IMAGES = [b"a" * 1000, b"b" * 500]

@@ -19,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pixelpod.server.errors import ComputationFailed, Unavailable, from_call
+from pixelpod.server.events import CHUNK_BYTES
 from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from tests.workers.models import make_model, make_request
@@ -26,7 +27,7 @@ from workers.endpoint import SERVICE, Endpoint
 from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.queue import RequestQueue
-from workers.request import CHUNK_BYTES, AcceptedRequest
+from workers.request import AcceptedRequest
 from workers.settings import GroupSettings
 from workers.status import StatusBoard
 

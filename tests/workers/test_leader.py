@@ -20,6 +20,7 @@ from PIL import Image
 from torch import distributed as dist
 
 from pixelpod.server.errors import ComputationFailed, DeadlinePassed, RequestError
+from pixelpod.server.events import encode
 from pixelpod.v1 import group_pb2, images_pb2
 from tests.workers.computing import Picture, compute, load_single
 from tests.workers.models import accept, make_queue, make_request
@@ -120,7 +121,8 @@ class Answer:
 
 async def answer_to(request: AcceptedRequest) -> Answer:
     answer = Answer()
-    async for event in request.events():
+    async for encoded in request.events():
+        event = images_pb2.GenerateEvent.FromString(encode(encoded))
         match event.WhichOneof("event"):
             case "progress":
                 answer.steps.append(event.progress.step)

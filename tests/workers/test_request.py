@@ -5,9 +5,10 @@ import time
 import pytest
 
 from pixelpod.server.errors import ComputationFailed, DeadlinePassed, Unavailable
+from pixelpod.server.events import CHUNK_BYTES, encode
 from pixelpod.v1 import images_pb2
 from tests.workers.models import accept
-from workers.request import CHUNK_BYTES, AcceptedRequest
+from workers.request import AcceptedRequest
 
 
 def accepted(seconds: float = 60.0) -> AcceptedRequest:
@@ -16,14 +17,14 @@ def accepted(seconds: float = 60.0) -> AcceptedRequest:
 
 async def test_a_slow_reader_gets_the_newest_progress_and_every_byte() -> None:
     request = accepted()
-    files = [bytes(range(256)) * 5000, b"x" * CHUNK_BYTES, b"y"]
+    files = [bytes(range(256)) * 9000, b"x" * CHUNK_BYTES, b"y"]
     for step in range(1, 51):
         request.post_progress(step, 50)
     for index, data in enumerate(files):
         request.post_image(index, data)
     request.end(images_pb2.GenerateResponse(request_id="r-1"))
 
-    events = [event async for event in request.events()]
+    events = [images_pb2.GenerateEvent.FromString(encode(event)) async for event in request.events()]
     assert [event.progress.step for event in events if event.HasField("progress")] == [50]
     received = [b"", b"", b""]
     for event in events[1:-1]:
