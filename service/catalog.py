@@ -70,7 +70,7 @@ def _no_model(name: str, models: Mapping[str, images_pb2.Model], groups: Iterabl
         )
     if not models:
         return Unavailable(
-            "no group configured can be used", reason="NO_GROUP", retry_after_seconds=RETRY_UNHEARD_SECONDS
+            "no group serves a model that you may use now", reason="NO_GROUP", retry_after_seconds=RETRY_UNHEARD_SECONDS
         )
     return UnknownModel(f"{_shown(name)} is not served; choose one of {_listed(models)}")
 

@@ -11,10 +11,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from pixelpod.server.errors import ErrorInterceptor
+from pixelpod.server.access import Access
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
-from pixelpod.server.transport import SERVER_OPTIONS, listen
+from pixelpod.server.transport import SERVER_OPTIONS, connection_age_options, listen
+from service.group_access import GroupAccess
 from service.groups import Groups
 from service.metrics import FrontendMetrics
 from service.servicer import SERVICE_NAME, ImageGeneration
@@ -31,6 +32,8 @@ async def run(settings: FrontendSettings) -> None:
 
     Raises:
         AddressInUse: if a port is taken.
+        FileRefused: if a file of certificates or tokens can't be used.
+        PlainTextRefused: if others could listen in.
     """
     configure_logging(settings.log_format, "frontend")
     stop = asyncio.Event()
@@ -48,13 +51,28 @@ class Frontend:
     def __init__(self, settings: FrontendSettings) -> None:
         self._settings = settings
         self.metrics = FrontendMetrics()
+        open_services = () if settings.reflection_needs_token else (reflection.SERVICE_NAME,)
+        self._access = Access(settings, limits_apply=True, open_services=open_services)
+        self._group_access = GroupAccess(
+            settings.group_tls_ca_file,
+            settings.group_tls_cert_file,
+            settings.group_tls_key_file,
+            settings.group_tls_name,
+            settings.group_token_file,
+        )
         self._groups_changed = asyncio.Event()
-        self.groups = Groups(settings.groups, settings.group_silent_seconds, self._groups_changed.set)
+        self.groups = Groups(
+            settings.groups, settings.group_silent_seconds, self._groups_changed.set, self._group_access
+        )
         self._health = health.aio.HealthServicer()
         self._service = ImageGeneration(self.groups, self.metrics, settings)
         self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()],
-            options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", settings.max_request_bytes)],
+            interceptors=self._access.interceptors,
+            options=[
+                *SERVER_OPTIONS,
+                *connection_age_options(settings.max_connection_age_seconds, settings.max_request_seconds),
+                ("grpc.max_receive_message_length", settings.max_request_bytes),
+            ],
         )
         self._closing = AsyncExitStack()
         self.port = 0
@@ -67,18 +85,25 @@ class Frontend:
 
         Raises:
             AddressInUse: if a port is taken; nothing listens then.
+            PlainTextRefused: if others could listen in.
         """
         async with AsyncExitStack() as closing:
             if self._settings.metrics is not None:
                 metrics_server = MetricsServer(self._settings.metrics, self.metrics.registry)
                 closing.push_async_callback(asyncio.to_thread, metrics_server.close)
                 self.metrics_port = metrics_server.port
-            self.port = listen(self._server, self._settings.listen)
+            self.port = listen(
+                self._server, self._settings.listen, self._access.credentials, insecure=self._settings.insecure
+            )
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
-            follower = asyncio.create_task(self._follow_groups(), name="follow groups")
-            closing.callback(follower.cancel)
+            for name, following in (
+                ("follow groups", self._follow_groups()),
+                ("follow files of access", self._access.follow()),
+                ("follow files of access to groups", self._group_access.follow()),
+            ):
+                closing.callback(asyncio.create_task(following, name=name).cancel)
             self._add_services()
             await self._server.start()
             closing.push_async_callback(self._server.stop, None)

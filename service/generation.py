@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import DeadlinePassed
 from pixelpod.v1 import group_pb2, images_pb2
+from service.caller_limits import CallerLimits
 from service.events import Events, decode_unless_chunk
 from service.group_connection import GroupConnection
 from service.groups import Groups
@@ -17,19 +19,23 @@ LEAST_SECONDS = 0.01
 """No image is made in less: a request with less time left is not sent to a group."""
 
 
-async def generate_events(request: images_pb2.GenerateRequest, groups: Groups, record: RequestRecord) -> Events:
+async def generate_events(
+    request: images_pb2.GenerateRequest, groups: Groups, record: RequestRecord, limits: CallerLimits
+) -> Events:
     """Yield the events that answer `request`: accepted, then what the group sends, then done.
 
     Closing the iterator stops the computation. `record` sets the request's time and takes down what becomes known.
+    The current caller must be within its `limits`.
 
     Raises:
         RequestError: that ends the request.
     """
     record.request_id = resolve_request_id(request)
-    model = groups.find_model(request.model)
+    model = groups.find_model(request.model, current_caller())
     record.model = model.name
     ready = ready_groups(groups, model.name)
     resolved = resolve_request(request, model)
+    limits.take_images(current_caller(), resolved.parameters.num_images)
     group = choose_group(ready, resolved.parameters)
     accepted = images_pb2.Accepted(
         request_id=record.request_id,

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
+from pixelpod.server.callers import Caller
 from pixelpod.v1 import images_pb2
 from service.catalog import find_model, served_models
+from service.group_access import PLAIN_TEXT, GroupAccess
 from service.group_connection import GroupConnection
 
 logger = logging.getLogger(__name__)
@@ -20,13 +22,20 @@ class Groups:
         addresses: Of the groups, host:port each.
         silent_seconds: Without a status for this long a group is gone.
         on_change: Called after any group's availability or model changed.
+        access: How groups are spoken to.
     """
 
-    def __init__(self, addresses: Sequence[str], silent_seconds: float, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        silent_seconds: float,
+        on_change: Callable[[], None],
+        access: GroupAccess = PLAIN_TEXT,
+    ) -> None:
         self.models: dict[str, images_pb2.Model] = {}
         """What is served, by name, sorted."""
         self._on_change = on_change
-        self._connections = [GroupConnection(address, silent_seconds, self._changed) for address in addresses]
+        self._connections = [GroupConnection(address, silent_seconds, self._changed, access) for address in addresses]
         self._watches: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[GroupConnection]:
@@ -37,9 +46,20 @@ class Groups:
         """Whether some group takes requests."""
         return any(group.ready for group in self)
 
-    def find_model(self, name: str) -> images_pb2.Model:
-        """Return what is published of a model; see `service.catalog.find_model` for the errors."""
-        return find_model(name, self.models, self)
+    def models_for(self, caller: Caller) -> dict[str, images_pb2.Model]:
+        """Return what is served to `caller`, by name, sorted."""
+        return {name: model for name, model in self.models.items() if caller.may_use(name)}
+
+    def find_model(self, name: str, caller: Caller) -> images_pb2.Model:
+        """Return what is published of a model that `caller` may use.
+
+        Raises:
+            PermissionDenied: if it may not use this one.
+            RequestError: as `service.catalog.find_model` says.
+        """
+        if name:
+            caller.check_model(name)
+        return find_model(name, self.models_for(caller), self)
 
     def start(self) -> None:
         """Begin to watch every group."""

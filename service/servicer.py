@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from pixelpod.server.callers import current_caller
 from pixelpod.v1 import images_pb2
+from service.caller_limits import CallerLimits
 from service.events import Events, encode
 from service.generation import generate_events
 from service.groups import Groups
@@ -30,6 +32,7 @@ class ImageGeneration:
         self._groups = groups
         self._metrics = metrics
         self._settings = settings
+        self._limits = CallerLimits()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -45,21 +48,21 @@ class ImageGeneration:
     async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> images_pb2.GenerateResponse:
         """Answer once, with all images inside."""
         with self._running(context) as record:
-            async with aclosing(generate_events(request, self._groups, record)) as events:
+            async with aclosing(generate_events(request, self._groups, record, self._limits)) as events:
                 return await collect(events, self._settings.unary_response_limit_bytes)
 
     async def generate_stream(self, request: images_pb2.GenerateRequest, context: Context) -> Events:
         """Answer with events, as they come."""
         with self._running(context) as record:
-            async with aclosing(generate_events(request, self._groups, record)) as events:
+            async with aclosing(generate_events(request, self._groups, record, self._limits)) as events:
                 async for event in events:
                     yield event
 
     async def list_models(
         self, request: images_pb2.ListModelsRequest, context: Context
     ) -> images_pb2.ListModelsResponse:
-        """Tell what is served."""
-        return images_pb2.ListModelsResponse(models=self._groups.models.values())
+        """Tell what is served to the caller."""
+        return images_pb2.ListModelsResponse(models=self._groups.models_for(current_caller()).values())
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service.
@@ -94,7 +97,10 @@ class ImageGeneration:
         task.add_done_callback(self._tasks.discard)
         caller_seconds: float | None = context.time_remaining()
         cap_seconds = self._settings.max_request_seconds
-        with recorded(
-            self._metrics, cap_seconds if caller_seconds is None else min(caller_seconds, cap_seconds)
-        ) as record:
+        with (
+            recorded(
+                self._metrics, cap_seconds if caller_seconds is None else min(caller_seconds, cap_seconds)
+            ) as record,
+            self._limits.running(current_caller()),
+        ):
             yield record

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from pixelpod.server.access import AccessSettings
 from pixelpod.server.logs import LogFormat
 
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class FrontendSettings(BaseSettings):
+class FrontendSettings(AccessSettings):
     """Settings of a frontend: arguments first, then environment variables PIXELPOD_FRONTEND_<FIELD>, then defaults."""
 
     model_config = SettingsConfigDict(
@@ -36,6 +38,21 @@ class FrontendSettings(BaseSettings):
     max_request_seconds: Seconds = 600.0
     """Longest time a request may take, whether or not its caller set a deadline."""
 
+    max_connection_age_seconds: Seconds = 3600.0
+    """When a client is asked to connect anew. What it has under way is finished, however long that may take."""
+    reflection_needs_token: bool = True
+    """Whether grpc.reflection needs a token, where there are tokens."""
+
+    group_tls_ca_file: Path | None = None
+    """PEM file with the authorities that groups' certificates come from; None: groups are spoken to in plain text."""
+    group_tls_cert_file: Path | None = None
+    """PEM file with the certificate chain that is shown to groups (mutual TLS). Needs group_tls_key_file."""
+    group_tls_key_file: Path | None = None
+    """PEM file with that certificate's private key, without a password."""
+    group_tls_name: str = ""
+    """The name in groups' certificates, where their addresses are not in them, as those of pods. Empty: the address."""
+    group_token_file: Path | None = None
+    """File with nothing but the token that groups know this frontend by. Needs group_tls_ca_file, or insecure."""
     group_silent_seconds: Seconds = 5.0
     """A group is gone, and its requests in flight fail, when no status came for this long. Groups send one a second."""
 
@@ -48,3 +65,14 @@ class FrontendSettings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _consistent_group_access(self) -> Self:
+        if (self.group_tls_cert_file is None) != (self.group_tls_key_file is None):
+            raise ValueError("group_tls_cert_file and group_tls_key_file go together")
+        if self.group_tls_ca_file is None:
+            if self.group_tls_cert_file is not None or self.group_tls_name:
+                raise ValueError("group_tls_cert_file and group_tls_name need group_tls_ca_file")
+            if self.group_token_file is not None and not self.insecure:
+                raise ValueError("group_token_file needs group_tls_ca_file: in plain text others could read the token")
+        return self

@@ -14,6 +14,7 @@ import pytest
 
 from pixelpod.server.errors import DeadlinePassed, Overloaded, RequestError, Unavailable, from_call
 from pixelpod.v1 import group_pb2, images_pb2
+from service.caller_limits import CallerLimits
 from service.generation import generate_events
 from service.groups import Groups
 from service.metrics import FrontendMetrics
@@ -231,7 +232,7 @@ async def test_expired_request_is_never_dispatched(start_group) -> None:
     groups.start()
     await eventually(lambda: groups.any_ready)
     with pytest.raises(DeadlinePassed, match="ran out after"), recorded(FrontendMetrics(), 0.001) as record:
-        async for _ in generate_events(images_pb2.GenerateRequest(prompt="x"), groups, record):
+        async for _ in generate_events(images_pb2.GenerateRequest(prompt="x"), groups, record, CallerLimits()):
             pass
     await groups.close()
     assert not group.executed
