@@ -52,7 +52,9 @@ class Frontend:
         self._settings = settings
         self.metrics = FrontendMetrics()
         open_services = () if settings.reflection_needs_token else (reflection.SERVICE_NAME,)
-        self._access = Access(settings, limits_apply=True, open_services=open_services)
+        self._access = Access(
+            settings, limits_apply=True, open_services=open_services, on_refusal=self.metrics.refused_stranger
+        )
         self._group_access = GroupAccess(
             settings.group_tls_ca_file,
             settings.group_tls_cert_file,

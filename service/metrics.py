@@ -40,6 +40,12 @@ class FrontendMetrics:
             registry=registry,
         )
         self.in_flight = Gauge("pixelpod_frontend_in_flight", "Requests arrived and not yet ended.", registry=registry)
+        self.unauthenticated = Counter(
+            "pixelpod_frontend_unauthenticated",
+            "Calls refused for want of a known token, by reason; they are no requests yet.",
+            ["reason"],
+            registry=registry,
+        )
         self.group_up = Gauge(
             "pixelpod_frontend_group_up", "1 while the group takes requests.", ["address"], registry=registry
         )
@@ -58,6 +64,10 @@ class FrontendMetrics:
                 "contract_version": str(CONTRACT_VERSION),
             }
         )
+
+    def refused_stranger(self, reason: str) -> None:
+        """Count a call without a known token."""
+        self.unauthenticated.labels(reason).inc()
 
     def show_group(self, group: GroupConnection) -> None:
         """Set the gauges of one group to what it is now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,12 +54,20 @@ class Access:
         settings: Of the server.
         limits_apply: Whether the server holds callers to the limits that its tokens file may set.
         open_services: Full names of services that need no token, beside health.
+        on_refusal: Called with the reason whenever a call has no token that is known.
 
     Raises:
         FileRefused: if a file can't be used.
     """
 
-    def __init__(self, settings: AccessSettings, *, limits_apply: bool, open_services: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: AccessSettings,
+        *,
+        limits_apply: bool,
+        open_services: Iterable[str] = (),
+        on_refusal: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._followed: list[Reloaded[Any]] = []
         self.credentials: grpc.ServerCredentials | None = None
         """For TLS; None for plain text."""
@@ -73,7 +81,7 @@ class Access:
         if settings.tokens_file is not None:
             tokens = read_tokens_file(settings.tokens_file, limits_apply=limits_apply)
             health = () if settings.health_needs_token else (HEALTH_SERVICE,)
-            self.interceptors += (TokenInterceptor(tokens, (*health, *open_services)),)
+            self.interceptors += (TokenInterceptor(tokens, (*health, *open_services), on_refusal),)
             self._followed.append(tokens)
 
     async def follow(self) -> None:

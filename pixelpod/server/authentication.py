@@ -23,10 +23,14 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
     Args:
         tokens: Who may call.
         open_services: Full names of the services that everybody may call.
+        on_refusal: Called with the reason whenever a call is refused.
     """
 
-    def __init__(self, tokens: Reloaded[TokensFile], open_services: Iterable[str]) -> None:
+    def __init__(
+        self, tokens: Reloaded[TokensFile], open_services: Iterable[str], on_refusal: Callable[[str], None]
+    ) -> None:
         self._tokens = tokens
+        self._on_refusal = on_refusal
         self._open_services = frozenset(open_services)
 
     async def intercept_service(
@@ -39,6 +43,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
             try:
                 enter_caller(self._authenticate(handler_call_details))
             except Unauthenticated as refusal:
+                self._on_refusal(refusal.reason)
                 return _refuse(refusal)
         return await continuation(handler_call_details)
 

@@ -57,6 +57,9 @@ async def test_tokens_decide_who_is_served(start_group, start_frontend, tokens_f
     assert await _refusal(client, None) == ("UNAUTHENTICATED", "TOKEN_MISSING")
     assert await _refusal(client, "no-token") == ("UNAUTHENTICATED", "TOKEN_UNKNOWN")
     assert not group.executed
+    counted = client.frontend.metrics.registry.get_sample_value
+    for reason in ("TOKEN_MISSING", "TOKEN_UNKNOWN"):
+        assert counted("pixelpod_frontend_unauthenticated_total", {"reason": reason}) == 1
     assert (await _generate(client, "shop-token")).images[0].data == group.image
 
 

@@ -48,9 +48,10 @@ class Served:
 
     def __init__(self, tokens_file: Path, open_services: tuple[str, ...]) -> None:
         self.tokens_file = tokens_file
+        self.refusals: list[str] = []
         write_tokens(tokens_file, entry("shop", "shop-token"), entry("lab", "lab-token"))
         self.tokens = read_tokens_file(tokens_file, limits_apply=True)
-        interceptors = [ErrorInterceptor(), TokenInterceptor(self.tokens, open_services)]
+        interceptors = [ErrorInterceptor(), TokenInterceptor(self.tokens, open_services, self.refusals.append)]
         self.server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         self.servicer = Naming()
         images_pb2_grpc.add_ImageGenerationServicer_to_server(self.servicer, self.server)
@@ -131,6 +132,7 @@ async def test_calls_without_a_known_token_are_refused(serve, kind: str, metadat
     served = await serve()
     assert await _refusal(getattr(served, kind)(metadata)) == ("UNAUTHENTICATED", reason)
     assert served.servicer.asked == 0
+    assert served.refusals == [reason]
 
 
 async def test_a_known_token_opens_everything_that_is_there(serve) -> None:
