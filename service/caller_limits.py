@@ -73,7 +73,7 @@ class CallerLimits:
         wait_seconds = whole_at - now - _MINUTE_SECONDS
         if wait_seconds > _ROUNDING_SECONDS:
             raise Overloaded(
-                f"{caller.name} may ask for {limit} images a minute; try again in {wait_seconds:.3g} s",
+                f"{caller.name} may ask for {limit} images a minute, and asked for more; try again after the delay",
                 reason="CALLER_RATE",
                 retry_after_seconds=wait_seconds,
             )

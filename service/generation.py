@@ -35,8 +35,8 @@ async def generate_events(
     record.model = model.name
     ready = ready_groups(groups, model.name)
     resolved = resolve_request(request, model)
-    limits.take_images(current_caller(), resolved.parameters.num_images)
     group = choose_group(ready, resolved.parameters)
+    limits.take_images(current_caller(), resolved.parameters.num_images)
     accepted = images_pb2.Accepted(
         request_id=record.request_id,
         position=group.requests_ahead,

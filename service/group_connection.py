@@ -134,8 +134,9 @@ class GroupConnection:
                 pause_seconds = FIRST_PAUSE_SECONDS
             self._lose()
             if self._access.credentials is not self._credentials and not self._calls:
-                await self._channel.close()
+                old_channel = self._channel
                 self._connect()
+                await old_channel.close()
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, LAST_PAUSE_SECONDS)
 

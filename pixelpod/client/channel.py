@@ -87,7 +87,7 @@ def call_metadata(address: str, **options: Unpack[ConnectionOptions]) -> tuple[t
         ValueError: if others could read the token on its way.
     """
     token = options.get("token")
-    if token is None:
+    if not token:
         return ()
     if not (_encrypts(options) or options.get("insecure") or is_loopback(address)):
         raise ValueError(f"without TLS others could read the token on its way to {address}: use TLS, or say insecure")

@@ -62,7 +62,7 @@ def test_a_minutes_images_may_come_at_once_and_then_one_by_one(limits: CallerLim
     shop = _caller(images_per_minute=limit)
     for _ in range(limit):
         limits.take_images(shop, 1)
-    with pytest.raises(Overloaded, match=f"{limit} images a minute") as refused:
+    with pytest.raises(Overloaded, match=f"may ask for {limit} images a minute") as refused:
         limits.take_images(shop, 1)
     assert refused.value.reason == "CALLER_RATE"
     assert refused.value.retry_after_seconds == pytest.approx(60 / limit)
