@@ -84,11 +84,13 @@ def call_metadata(address: str, **options: Unpack[ConnectionOptions]) -> tuple[t
     """Return what every call carries: the token, where there is one.
 
     Raises:
-        ValueError: if others could read the token on its way.
+        ValueError: if others could read the token on its way, or it can't be one.
     """
     token = options.get("token")
-    if not token:
+    if token is None:
         return ()
+    if not (token and token.isascii() and token.isprintable()):
+        raise ValueError("the token is empty, or has characters that no token has, such as the end of a line")
     if not (_encrypts(options) or options.get("insecure") or is_loopback(address)):
         raise ValueError(f"without TLS others could read the token on its way to {address}: use TLS, or say insecure")
     return (("authorization", f"Bearer {token}"),)

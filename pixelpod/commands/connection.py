@@ -37,7 +37,7 @@ def connection_options(
         options["tls_cert_file"] = tls_cert
     if tls_key is not None:
         options["tls_key_file"] = tls_key
-    if token := _token(token_file):
+    if (token := _token(token_file)) is not None:
         options["token"] = token
     return options
 
@@ -58,9 +58,9 @@ def connected(address: str, **options: Unpack[ConnectionOptions]) -> Iterator[Cl
         raise _failure(error) from error
 
 
-def _token(file: Path | None) -> str:
+def _token(file: Path | None) -> str | None:
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE, "")
+        return os.environ.get(TOKEN_VARIABLE)
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -83,6 +83,14 @@ def test_a_token_does_not_leave_this_machine_in_plain_text(client: Any, address:
     assert "shop-token" not in str(refused.value)
 
 
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("token", ["", "two\nlines", "shop-token\n", "tokén"])
+def test_what_is_no_token_is_refused_without_telling_it(client: Any, token: str) -> None:
+    with pytest.raises(ValueError, match="the token is empty, or has characters") as refused:
+        client("127.0.0.1:1", token=token)
+    assert not token or token not in str(refused.value)
+
+
 async def test_but_where_the_network_encrypts_it_may(authority: Authority) -> None:
     Client("192.0.2.1:1", token="t", insecure=True).close()
     Client("192.0.2.1:1", token="t", tls=True).close()

@@ -72,7 +72,9 @@ def test_everything_from_the_environment(
 
 
 def test_what_can_not_work_is_refused(run: Run, token_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
     for options, complaint in (
+        (("--token-file", str(tmp_path / "empty")), "the token is empty"),
         (("--token-file", str(tmp_path / "absent")), "absent can't be read"),
         (("--tls-ca", str(tmp_path / "absent")), "No such file"),
         (("--tls-cert", str(token_file)), "go together"),
