@@ -17,10 +17,11 @@ from pixelpod.commands.group import group
 from pixelpod.commands.models import models
 from pixelpod.commands.plan import plan
 from pixelpod.commands.serve import serve
+from pixelpod.commands.token import token
 from pixelpod.exit_codes import EPILOG, ExitCode
 
 app = typer.Typer(name="pixelpod", add_completion=False, pretty_exceptions_enable=False)
-for command in (dev, generate, models, serve, group, plan):
+for command in (dev, generate, models, serve, group, token, plan):
     app.command(epilog=EPILOG)(command)
 
 

@@ -29,6 +29,8 @@ MEANINGS: dict[ExitCode, str] = {
 _STATUSES: dict[str, ExitCode] = {
     "INVALID_ARGUMENT": ExitCode.REFUSED,
     "NOT_FOUND": ExitCode.REFUSED,
+    "UNAUTHENTICATED": ExitCode.REFUSED,
+    "PERMISSION_DENIED": ExitCode.REFUSED,
     "FAILED_PRECONDITION": ExitCode.REFUSED,
     "UNAVAILABLE": ExitCode.NOT_NOW,
     "DEADLINE_EXCEEDED": ExitCode.NOT_NOW,

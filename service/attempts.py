@@ -49,6 +49,8 @@ class Attempts:
         self._computing = False
         self._losses = 0
         self._losses_computing = 0
+        self._loss: RequestError | None = None
+        """The last one."""
         self._began = time.monotonic()
         self.waited_seconds = 0.0
         """From the beginning until the request was last sent to a group."""
@@ -60,7 +62,7 @@ class Attempts:
             RequestError: that ends the request.
         """
         while True:
-            place = await self._dispatcher.place(self._ticket)
+            place = await self._find_place()
             self.waited_seconds = time.monotonic() - self._began
             try:
                 async with aclosing(self._run(place)) as events:
@@ -70,6 +72,13 @@ class Attempts:
             except (Unavailable, Overloaded) as error:
                 self._go_on_after(error, place)
             self._dispatcher.wait_again(self._ticket)
+
+    async def _find_place(self) -> Place:
+        """Wait for a place; if there is none for a request that lost its group, that loss is what ends it."""
+        try:
+            return await self._dispatcher.place(self._ticket)
+        except Unavailable as error:
+            raise self._loss or error from None
 
     async def _run(self, place: Place) -> AsyncGenerator[Event, None]:
         """Yield what one group sends, without what the caller has already."""
@@ -112,6 +121,7 @@ class Attempts:
     def _lose(self, error: RequestError, place: Place) -> None:
         """Note that a group broke with the request in flight; raise what ends it if that was the second one."""
         self._losses += 1
+        self._loss = error
         self._losses_computing += self._computing
         if self._losses == GROUPS_LOST:
             if self._losses_computing == GROUPS_LOST:

@@ -83,7 +83,8 @@ def _no_model(name: str, models: Mapping[str, images_pb2.Model], groups: Iterabl
         )
     if not models:
         return Unavailable(
-            "this frontend knows no group: its DNS names or its file list none so far; try again",
+            "this frontend knows no group of a model that you may use: its DNS names or its file list none so far; "
+            "try again",
             reason="NO_GROUP",
             retry_after_seconds=RETRY_UNHEARD_SECONDS,
         )

@@ -11,13 +11,16 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from pixelpod.server.errors import ErrorInterceptor, Unavailable
+from pixelpod.server.access import Access
+from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
-from pixelpod.server.transport import SERVER_OPTIONS, listen
+from pixelpod.server.transport import SERVER_OPTIONS, connection_age_options, listen
+from service.caller_limits import CallerLimits
 from service.discovery import Discovery, sources_of
 from service.dispatcher import Dispatcher
 from service.generation import Generation
+from service.group_access import GroupAccess
 from service.groups import Groups
 from service.loop_lag import watch_loop_lag
 from service.metrics import FrontendMetrics
@@ -36,6 +39,8 @@ async def run(settings: FrontendSettings) -> None:
 
     Raises:
         AddressInUse: if a port is taken.
+        FileRefused: if a file of certificates or tokens can't be used.
+        PlainTextRefused: if others could listen in.
     """
     configure_logging(settings.log_format, "frontend")
     stop = asyncio.Event()
@@ -53,12 +58,24 @@ class Frontend:
     def __init__(self, settings: FrontendSettings) -> None:
         self._settings = settings
         self.metrics = FrontendMetrics()
+        open_services = () if settings.reflection_needs_token else (reflection.SERVICE_NAME,)
+        self._access = Access(
+            settings, limits_apply=True, open_services=open_services, on_refusal=self.metrics.refused_stranger
+        )
+        self._group_access = GroupAccess(
+            settings.group_tls_ca_file,
+            settings.group_tls_cert_file,
+            settings.group_tls_key_file,
+            settings.group_tls_name,
+            settings.group_token_file,
+        )
         self._groups_changed = asyncio.Event()
         self.groups = Groups(
             settings.groups,
             settings.group_silent_seconds,
             on_change=self._groups_changed.set,
             on_status=lambda group: self._dispatcher.group_changed(group),
+            access=self._group_access,
         )
         self._discovery = Discovery(
             settings.groups,
@@ -68,12 +85,17 @@ class Frontend:
             self.metrics,
         )
         self._dispatcher = Dispatcher(self.groups, self.metrics, settings.queue_limit, settings.no_group_seconds)
-        generation = Generation(self.groups, self._dispatcher, self.metrics, settings.revision_weights)
+        limits = CallerLimits()
+        generation = Generation(self.groups, self._dispatcher, self.metrics, settings.revision_weights, limits)
         self._health = health.aio.HealthServicer()
-        self._service = ImageGeneration(self.groups, generation, self.metrics, settings)
+        self._service = ImageGeneration(self.groups, generation, limits, self.metrics, settings)
         self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()],
-            options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", settings.max_request_bytes)],
+            interceptors=self._access.interceptors,
+            options=[
+                *SERVER_OPTIONS,
+                *connection_age_options(settings.max_connection_age_seconds, settings.max_request_seconds),
+                ("grpc.max_receive_message_length", settings.max_request_bytes),
+            ],
         )
         self._closing = AsyncExitStack()
         self.port = 0
@@ -86,19 +108,24 @@ class Frontend:
 
         Raises:
             AddressInUse: if a port is taken; nothing listens then.
+            PlainTextRefused: if others could listen in.
         """
         async with AsyncExitStack() as closing:
             if self._settings.metrics is not None:
                 metrics_server = MetricsServer(self._settings.metrics, self.metrics.registry)
                 closing.push_async_callback(asyncio.to_thread, metrics_server.close)
                 self.metrics_port = metrics_server.port
-            self.port = listen(self._server, self._settings.listen)
+            self.port = listen(
+                self._server, self._settings.listen, self._access.credentials, insecure=self._settings.insecure
+            )
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
             for follower in (
                 spawn(self._follow_groups(), "follow groups"),
                 spawn(self._discovery.follow(), "follow discovery"),
+                spawn(self._access.follow(), "follow files of access"),
+                spawn(self._group_access.follow(), "follow files of access to groups"),
                 spawn(watch_loop_lag(self.metrics.loop_lag_seconds), "watch loop lag"),
             ):
                 closing.callback(follower.cancel)

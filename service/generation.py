@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping
 from contextlib import aclosing
 
+from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import DeadlinePassed
 from pixelpod.server.events import Events
 from pixelpod.v1 import group_pb2, images_pb2
 from service.admission import Ticket
 from service.attempts import Attempts
+from service.caller_limits import CallerLimits
 from service.dispatcher import Dispatcher
 from service.groups import Groups
 from service.metrics import FrontendMetrics
@@ -31,6 +33,7 @@ class Generation:
         dispatcher: Where requests wait for room on a group.
         metrics: Told of what is sent again.
         revision_weights: By model and revision: which share of requests is for it.
+        limits: What callers may ask for.
     """
 
     def __init__(
@@ -39,22 +42,25 @@ class Generation:
         dispatcher: Dispatcher,
         metrics: FrontendMetrics,
         revision_weights: Mapping[str, Mapping[str, float]],
+        limits: CallerLimits,
     ) -> None:
         self._groups = groups
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._revision_weights = revision_weights
+        self._limits = limits
 
     async def events(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> Events:
         """Yield the events that answer `request`: accepted, then what groups send, then done.
 
         Closing the iterator stops the computation. `record` sets the request's time and takes down what becomes known.
+        The current caller must be within its limits.
 
         Raises:
             RequestError: that ends the request.
         """
         record.request_id = resolve_request_id(request)
-        model = self._groups.find_model(request.model)
+        model = self._groups.find_model(request.model, current_caller())
         record.model = model.name
         revision = self._choose_revision(model.name)
         resolved = resolve_request(request, self._published(model, revision))
@@ -66,6 +72,7 @@ class Generation:
             request_id=record.request_id, model=model.name, prompt=request.prompt, parameters=resolved.parameters
         )
         with self._dispatcher.admitted(ticket) as expected:
+            self._limits.take_images(current_caller(), resolved.parameters.num_images)
             accepted = images_pb2.Accepted(
                 request_id=record.request_id,
                 position=self._dispatcher.ahead(ticket),

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import grpc
 
-from pixelpod.server.errors import Unavailable, from_call
+from pixelpod.server.errors import PermissionDenied, Unauthenticated, Unavailable, from_call
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from service.absence import Absence
+from service.group_access import PLAIN_TEXT, GroupAccess
 from service.load import GroupLoad
 from service.patience import within
 
@@ -29,6 +30,8 @@ ExecuteCall: TypeAlias = grpc.aio.UnaryStreamCall[group_pb2.ExecuteRequest, byte
 
 Incarnation: TypeAlias = tuple[str, int]
 """A group's name and epoch: one life of one group, whatever the address."""
+
+_REFUSALS = (Unauthenticated, PermissionDenied)
 
 REASON_LOST = "GROUP_LOST"
 RETRY_LOST_SECONDS = 1.0
@@ -74,6 +77,7 @@ class GroupConnection:
         silent_seconds: Without a status for this long the group is gone.
         on_change: Called after the group's availability or model changed.
         on_status: Called with this connection after every status, and after a change.
+        access: How the group is spoken to.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class GroupConnection:
         silent_seconds: float,
         on_change: Callable[[], None],
         on_status: Callable[[GroupConnection], None],
+        access: GroupAccess = PLAIN_TEXT,
     ) -> None:
         self.address = address
         self.availability = Availability.GONE
@@ -98,7 +103,13 @@ class GroupConnection:
         self._unused.set()
         self._cut: dict[ExecuteCall, Unavailable] = {}
         """Calls that we cancelled although their callers still wait, and what these are told."""
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._access = access
+        self._connect()
+
+    def _connect(self) -> None:
+        """Open a channel, with the credentials of now."""
+        self._credentials = self._access.credentials
+        self._channel = self._access.open_channel(self.address, CHANNEL_OPTIONS)
         self._watch_status = group_pb2_grpc.WorkerGroupStub(self._channel).WatchStatus
         # Events come as they are on the wire: image chunks pass through without being parsed.
         self._execute: grpc.aio.UnaryStreamMultiCallable[group_pb2.ExecuteRequest, bytes] = self._channel.unary_stream(
@@ -147,6 +158,10 @@ class GroupConnection:
                 self._take(status)
                 pause_seconds = FIRST_PAUSE_SECONDS
             self._lose()
+            if self._access.credentials is not self._credentials and not self._calls:
+                old_channel = self._channel
+                self._connect()
+                await old_channel.close()
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, LAST_PAUSE_SECONDS)
 
@@ -173,7 +188,7 @@ class GroupConnection:
         Raises:
             RequestError: as the group ended the request; `Unavailable` if the group was lost.
         """
-        call = self._execute(request, timeout=timeout_seconds)
+        call = self._execute(request, timeout=timeout_seconds, metadata=self._access.metadata)
         self._calls.add(call)
         self._unused.clear()
         try:
@@ -181,8 +196,10 @@ class GroupConnection:
                 yield event
         except grpc.aio.AioRpcError as error:
             ended = from_call(error)
-            # With gRPC's own reason, no group said it: the connection broke.
-            raise (self.lost() if ended.reason == grpc.StatusCode.UNAVAILABLE.name else ended) from error
+            # With gRPC's own reason, no group said it: the connection broke. What a group thinks of this frontend's own
+            # token is not the caller's fault.
+            broken = ended.reason == grpc.StatusCode.UNAVAILABLE.name
+            raise (self.lost() if broken or isinstance(ended, _REFUSALS) else ended) from error
         except asyncio.CancelledError:
             if call in self._cut:
                 raise self._cut[call] from None
@@ -204,7 +221,7 @@ class GroupConnection:
 
     async def _statuses(self) -> AsyncIterator[group_pb2.GroupStatus]:
         """Yield the group's statuses until its stream ends, breaks or is silent for too long."""
-        call = self._watch_status(group_pb2.WatchStatusRequest(), wait_for_ready=True)
+        call = self._watch_status(group_pb2.WatchStatusRequest(), wait_for_ready=True, metadata=self._access.metadata)
         try:
             while True:
                 status = await within(self._silent_seconds, call.read())
@@ -215,7 +232,8 @@ class GroupConnection:
             # Its connection may well stand, so nothing else would end the requests in flight on it.
             self.cut_requests(f"group {self.name} fell silent during the request; try again", REASON_LOST)
         except grpc.aio.AioRpcError as error:
-            logger.debug("status stream broke", extra={"group_address": self.address, "code": error.code().name})
+            level = logging.WARNING if isinstance(from_call(error), _REFUSALS) else logging.DEBUG
+            logger.log(level, "status stream broke", extra={"group_address": self.address, "code": error.code().name})
         finally:
             call.cancel()
 

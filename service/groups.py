@@ -9,8 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from pixelpod.server.callers import Caller
 from pixelpod.v1 import images_pb2
 from service.catalog import find_model, served_models
+from service.group_access import PLAIN_TEXT, GroupAccess
 from service.group_connection import GroupConnection, Incarnation
 from service.tasks import spawn
 
@@ -46,6 +48,7 @@ class Groups:
         silent_seconds: Without a status for this long a group is gone.
         on_change: Called after groups came or went, or any group's availability or model changed.
         on_status: Called with a group after each of its statuses.
+        access: How groups are spoken to.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Groups:
         silent_seconds: float,
         on_change: Callable[[], None],
         on_status: Callable[[GroupConnection], None],
+        access: GroupAccess = PLAIN_TEXT,
     ) -> None:
         self.models: dict[str, images_pb2.Model] = {}
         """What is served, by name, sorted."""
@@ -61,6 +65,7 @@ class Groups:
         self._silent_seconds = silent_seconds
         self._on_change = on_change
         self._on_status = on_status
+        self._access = access
         self._members: dict[str, _Member] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -79,9 +84,20 @@ class Groups:
         """Whether some group takes requests."""
         return any(group.ready for group in self)
 
-    def find_model(self, name: str) -> images_pb2.Model:
-        """Return what is published of a model; see `service.catalog.find_model` for the errors."""
-        return find_model(name, self.models, self)
+    def models_for(self, caller: Caller) -> dict[str, images_pb2.Model]:
+        """Return what is served to `caller`, by name, sorted."""
+        return {name: model for name, model in self.models.items() if caller.may_use(name)}
+
+    def find_model(self, name: str, caller: Caller) -> images_pb2.Model:
+        """Return what is published of a model that `caller` may use.
+
+        Raises:
+            PermissionDenied: if it may not use this one.
+            RequestError: as `service.catalog.find_model` says.
+        """
+        if name:
+            caller.check_model(name)
+        return find_model(name, self.models_for(caller), self)
 
     def start(self) -> None:
         """Connect to the groups known at the start."""
@@ -123,7 +139,7 @@ class Groups:
         await asyncio.gather(*(member.connection.close() for member in self._members.values()))
 
     def _join(self, address: str) -> _Member:
-        connection = GroupConnection(address, self._silent_seconds, self._changed, self._on_status)
+        connection = GroupConnection(address, self._silent_seconds, self._changed, self._on_status, self._access)
         return _Member(connection, self._spawn(connection.watch(), f"watch {address}"))
 
     async def _leave(self, address: str, member: _Member) -> None:

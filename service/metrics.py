@@ -57,6 +57,12 @@ class FrontendMetrics:
             buckets=LAG_SECONDS_BUCKETS,
             registry=registry,
         )
+        self.unauthenticated = Counter(
+            "pixelpod_frontend_unauthenticated",
+            "Calls refused for want of a known token, by reason; they are no requests yet.",
+            ["reason"],
+            registry=registry,
+        )
         self.group_up = Gauge(
             "pixelpod_frontend_group_up", "1 while the group takes requests.", ["address"], registry=registry
         )
@@ -94,3 +100,7 @@ class FrontendMetrics:
             self.group_up.remove(address)
             self.group_state.remove(address)
         self._addresses_shown = addresses
+
+    def refused_stranger(self, reason: str) -> None:
+        """Count a call without a known token."""
+        self.unauthenticated.labels(reason).inc()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import grpc
 
+from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import status_code_of
 from service.metrics import UNKNOWN_MODEL, FrontendMetrics
 
@@ -28,6 +29,7 @@ class RequestRecord:
 
     def __init__(self, timeout_seconds: float) -> None:
         self.request_id = ""
+        self.caller = current_caller().name
         self.model = UNKNOWN_MODEL
         self.queue_seconds: float | None = None
         self.timeout_seconds = timeout_seconds
@@ -73,6 +75,7 @@ def _conclude(record: RequestRecord, code: grpc.StatusCode, metrics: FrontendMet
         "request ended",
         extra={
             "request_id": record.request_id,
+            "caller": record.caller,
             "model": record.model,
             "code": code.name,
             "seconds": round(seconds, 4),

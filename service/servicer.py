@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from pixelpod.server.callers import current_caller
 from pixelpod.server.events import Events, encode
 from pixelpod.v1 import images_pb2
+from service.caller_limits import CallerLimits
 from service.generation import Generation
 from service.groups import Groups
 from service.metrics import FrontendMetrics
@@ -27,12 +29,18 @@ class ImageGeneration:
     """Serves pixelpod.v1.ImageGeneration. Handlers raise `RequestError`; the server's interceptor makes statuses."""
 
     def __init__(
-        self, groups: Groups, generation: Generation, metrics: FrontendMetrics, settings: FrontendSettings
+        self,
+        groups: Groups,
+        generation: Generation,
+        limits: CallerLimits,
+        metrics: FrontendMetrics,
+        settings: FrontendSettings,
     ) -> None:
         self._groups = groups
         self._generation = generation
         self._metrics = metrics
         self._settings = settings
+        self._limits = limits
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -61,8 +69,8 @@ class ImageGeneration:
     async def list_models(
         self, request: images_pb2.ListModelsRequest, context: Context
     ) -> images_pb2.ListModelsResponse:
-        """Tell what is served."""
-        return images_pb2.ListModelsResponse(models=self._groups.models.values())
+        """Tell what is served to the caller."""
+        return images_pb2.ListModelsResponse(models=self._groups.models_for(current_caller()).values())
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service.
@@ -97,7 +105,10 @@ class ImageGeneration:
         task.add_done_callback(self._tasks.discard)
         caller_seconds: float | None = context.time_remaining()
         cap_seconds = self._settings.max_request_seconds
-        with recorded(
-            self._metrics, cap_seconds if caller_seconds is None else min(caller_seconds, cap_seconds)
-        ) as record:
+        with (
+            recorded(
+                self._metrics, cap_seconds if caller_seconds is None else min(caller_seconds, cap_seconds)
+            ) as record,
+            self._limits.running(current_caller()),
+        ):
             yield record

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from pixelpod.server.access import AccessSettings
 from pixelpod.server.logs import LogFormat
 from service.addresses import Address, split_address
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class FrontendSettings(BaseSettings):
+class FrontendSettings(AccessSettings):
     """Settings of a frontend: arguments first, then environment variables PIXELPOD_FRONTEND_<FIELD>, then defaults."""
 
     model_config = SettingsConfigDict(
@@ -59,6 +60,21 @@ class FrontendSettings(BaseSettings):
     )
     """For two revisions of a model side by side: the share of requests that each gets, as
     {"model": {"revision": weight, ...}}. Revisions without a weight get none while one with a weight is ready."""
+    max_connection_age_seconds: Seconds = 3600.0
+    """When a client is asked to connect anew. What it has under way is finished, however long that may take."""
+    reflection_needs_token: bool = True
+    """Whether grpc.reflection needs a token, where there are tokens."""
+
+    group_tls_ca_file: Path | None = None
+    """PEM file with the authorities that groups' certificates come from; None: groups are spoken to in plain text."""
+    group_tls_cert_file: Path | None = None
+    """PEM file with the certificate chain that is shown to groups (mutual TLS). Needs group_tls_key_file."""
+    group_tls_key_file: Path | None = None
+    """PEM file with that certificate's private key, without a password."""
+    group_tls_name: str = ""
+    """The name in groups' certificates, where their addresses are not in them, as those of pods. Empty: the address."""
+    group_token_file: Path | None = None
+    """File with nothing but the token that groups know this frontend by. Needs group_tls_ca_file, or insecure."""
 
     drain_delay_seconds: float = Field(default=2.0, ge=0, allow_inf_nan=False)
     """After SIGTERM: how long health says NOT_SERVING while requests are still taken, so that routers look away."""
@@ -81,4 +97,15 @@ class FrontendSettings(BaseSettings):
     def _has_groups(self) -> Self:
         if not (self.groups or self.groups_dns or self.groups_file):
             raise ValueError("no groups: give at least one of groups, groups_dns and groups_file")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent_group_access(self) -> Self:
+        if (self.group_tls_cert_file is None) != (self.group_tls_key_file is None):
+            raise ValueError("group_tls_cert_file and group_tls_key_file go together")
+        if self.group_tls_ca_file is None:
+            if self.group_tls_cert_file is not None or self.group_tls_name:
+                raise ValueError("group_tls_cert_file and group_tls_name need group_tls_ca_file")
+            if self.group_token_file is not None and not self.insecure:
+                raise ValueError("group_token_file needs group_tls_ca_file: in plain text others could read the token")
         return self

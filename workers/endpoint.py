@@ -18,7 +18,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-from pixelpod.server.errors import ErrorInterceptor, RequestError, Unavailable
+from pixelpod.server.access import Access
+from pixelpod.server.errors import RequestError, Unavailable
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2
 from workers.estimates import Estimates
@@ -47,6 +48,9 @@ class Endpoint:
         status: What health and WatchStatus tell.
         metrics: Where ended requests are counted.
         estimates: How long requests take.
+
+    Raises:
+        FileRefused: if a file of certificates or tokens can't be used.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Endpoint:
         estimates: Estimates,
     ) -> None:
         self._settings = settings
+        self._access = Access(settings, limits_apply=False)
         self._queue = queue
         self._status = status
         self._servicer = WorkerGroup(model, queue, status, metrics, estimates, settings.max_request_seconds)
@@ -75,6 +80,7 @@ class Endpoint:
 
         Raises:
             AddressInUse: if the address can't be had.
+            PlainTextRefused: if others could listen in.
         """
         self._thread.start()
         return self._listening.result()
@@ -119,18 +125,20 @@ class Endpoint:
         self._queue.on_change(self._wake)
         self._loop.add_reader(self._signals, self._drain)
         announcing = asyncio.create_task(self._announce())
+        following = asyncio.create_task(self._access.follow())
         self._listening.set_result(port)
         await self._closing.wait()
         announcing.cancel()
+        following.cancel()
         await self._servicer.end_watches()
         await server.stop(FAREWELL_SECONDS)
 
     async def _start_server(self) -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(ErrorInterceptor(),))
+        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=self._access.interceptors)
         self._servicer.add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._tell_health()
-        port = listen(server, self._settings.listen)
+        port = listen(server, self._settings.listen, self._access.credentials, insecure=self._settings.insecure)
         await server.start()
         return server, port
 

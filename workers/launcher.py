@@ -17,8 +17,9 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
+from pixelpod.server.access import Access
 from pixelpod.server.logs import configure_logging
-from pixelpod.server.transport import AddressInUse
+from pixelpod.server.transport import AddressInUse, check_plain_text
 from workers.checkpoint import verify_checkpoint
 from workers.devices import device_named
 from workers.errors import ModelRefused
@@ -63,12 +64,16 @@ def launch(settings: GroupSettings) -> int:
     Raises:
         ModelRefused: before any process starts, if the model can't be served as the model file and `ranks` ask.
         AddressInUse: before any process starts, if an address that this node listens on can't be had.
+        FileRefused: before any process starts, if a file of certificates or tokens can't be used.
+        PlainTextRefused: before any process starts, if others could listen in on the endpoint.
     """
     model = load_model_file(settings.model)
     device = device_named(settings.device)
     device.verify(model)
     verify_checkpoint(model, settings.world_size)
     if settings.node_rank == 0:
+        if Access(settings, limits_apply=False).credentials is None:
+            check_plain_text(settings.listen, settings.insecure)
         for address in (settings.listen, settings.metrics, settings.rendezvous if settings.nodes > 1 else None):
             if address is not None:
                 _require_free(address)

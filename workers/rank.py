@@ -19,7 +19,8 @@ from typing import NoReturn
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
-from pixelpod.server.transport import AddressInUse
+from pixelpod.server.reloading import FileRefused
+from pixelpod.server.transport import AddressInUse, PlainTextRefused
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.devices import device_named
 from workers.endpoint import Endpoint
@@ -63,7 +64,7 @@ def main() -> int:
             _Rank0(settings, model, group, pulse).serve()
         else:
             _follow(settings, model, pulse)
-    except (AddressInUse, ModelRefused) as refusal:
+    except (AddressInUse, FileRefused, ModelRefused, PlainTextRefused) as refusal:
         logger.error("%s", refusal)
         return 1
     except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.events import Events, encode
 from pixelpod.v1 import group_pb2, images_pb2
@@ -61,6 +62,7 @@ class WorkerGroup:
         """See the contract. Every call that comes this far is counted once, with the code it ends with."""
         arrived = time.monotonic()
         context.add_done_callback(lambda _: self._metrics.request_ended(_code(context), time.monotonic() - arrived))
+        current_caller().check_model(self._model.name)
         if self._status.state != group_pb2.GROUP_STATE_READY:
             reason = self._status.snapshot().reason
             raise Unavailable(f"the group is not ready: {reason}", reason="GROUP_NOT_READY", retry_after_seconds=1.0)

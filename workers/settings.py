@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
+from pixelpod.server.access import AccessSettings
 from pixelpod.server.logs import LogFormat
 
 _LARGEST_PORT = 65535
@@ -26,7 +27,7 @@ _NONE = "none"
 """How the environment says that an optional setting is off."""
 
 
-class GroupSettings(BaseSettings):
+class GroupSettings(AccessSettings):
     """Settings of a group: arguments first, then environment variables PIXELPOD_GROUP_<FIELD>, then defaults."""
 
     model_config = SettingsConfigDict(

@@ -8,14 +8,17 @@ with Client("127.0.0.1:7860") as client:
 """
 
 from pixelpod.client.aio import AsyncClient
+from pixelpod.client.channel import ConnectionOptions
 from pixelpod.client.errors import (
     AnswerTooLargeError,
     DeadlineError,
     InvalidRequestError,
     OverloadedError,
+    PermissionDeniedError,
     PixelpodError,
     RequestCancelledError,
     ServerError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownModelError,
 )
@@ -31,6 +34,7 @@ __all__ = [
     "AsyncClient",
     "Bucket",
     "Client",
+    "ConnectionOptions",
     "DeadlineError",
     "Defaults",
     "Done",
@@ -47,6 +51,7 @@ __all__ = [
     "NumberLimits",
     "OutputFormat",
     "OverloadedError",
+    "PermissionDeniedError",
     "PixelpodError",
     "Priority",
     "Progress",
@@ -55,6 +60,7 @@ __all__ = [
     "ServerError",
     "SizePolicy",
     "Timings",
+    "UnauthenticatedError",
     "UnavailableError",
     "UnknownModelError",
 ]

@@ -46,6 +46,14 @@ class UnknownModelError(PixelpodError):
     """No model of that name is served."""
 
 
+class UnauthenticatedError(PixelpodError):
+    """The server needs a token, or does not know this one."""
+
+
+class PermissionDeniedError(PixelpodError):
+    """The server knows the token, and it is not for this model."""
+
+
 class AnswerTooLargeError(PixelpodError):
     """The answer does not fit the way it was asked for."""
 
@@ -73,6 +81,8 @@ class ServerError(PixelpodError):
 ERROR_TYPES: dict[grpc.StatusCode, type[PixelpodError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: UnknownModelError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
     grpc.StatusCode.FAILED_PRECONDITION: AnswerTooLargeError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,

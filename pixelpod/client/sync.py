@@ -10,7 +10,7 @@ from typing import Self, Unpack
 import grpc
 
 from pixelpod.client.assembly import Assembly
-from pixelpod.client.channel import CHANNEL_OPTIONS
+from pixelpod.client.channel import ConnectionOptions, call_metadata, open_channel
 from pixelpod.client.errors import error_from_call
 from pixelpod.client.events import Accepted, Done, Event, Progress
 from pixelpod.client.models import Model, model_from
@@ -26,11 +26,17 @@ class Client:
 
     Args:
         address: The frontend's "host:port".
+        options: TLS and a token, where the frontend needs them.
+
+    Raises:
+        ValueError: if `options` contradict each other, or would show the token to others.
+        OSError: if a file can't be read.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, **options: Unpack[ConnectionOptions]) -> None:
         self._address = address
-        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        self._metadata = call_metadata(address, **options)
+        self._channel = open_channel(address, **options)
         self._stub = images_pb2_grpc.ImageGenerationStub(self._channel)
 
     def generate(
@@ -77,7 +83,9 @@ class Client:
     def models(self, *, deadline_seconds: float | None = None) -> list[Model]:
         """Return the models that are served now, ordered by name."""
         try:
-            answer = self._stub.ListModels(images_pb2.ListModelsRequest(), timeout=deadline_seconds)
+            answer = self._stub.ListModels(
+                images_pb2.ListModelsRequest(), timeout=deadline_seconds, metadata=self._metadata
+            )
         except grpc.RpcError as error:
             raise error_from_call(error, self._address) from error
         return [model_from(message) for message in answer.models]
@@ -98,7 +106,7 @@ class Client:
         self, request: images_pb2.GenerateRequest, deadline_seconds: float | None, assembly: Assembly
     ) -> Generator[Accepted | Progress, None, None]:
         """Run the call, fill `assembly`, and yield the events before the end. However it is left, the call is over."""
-        call = self._stub.GenerateStream(request, timeout=deadline_seconds)
+        call = self._stub.GenerateStream(request, timeout=deadline_seconds, metadata=self._metadata)
         try:
             for message in call:
                 if event := assembly.take(message):

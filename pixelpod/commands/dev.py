@@ -13,7 +13,15 @@ from pixelpod.commands.addresses import free_address, reachable, with_port
 from pixelpod.commands.default_model import default_model_file
 from pixelpod.commands.extras import require
 from pixelpod.commands.failure import CommandFailed
-from pixelpod.commands.parameters import DEFAULT_ADDRESS, DEVICE, LOG_FORMAT, NOWHERE, DeviceName, LogFormatName
+from pixelpod.commands.parameters import (
+    DEFAULT_ADDRESS,
+    DEVICE,
+    LOG_FORMAT,
+    NOWHERE,
+    DeviceName,
+    LogFormatName,
+    ServerInsecure,
+)
 from pixelpod.commands.programs import run_program
 from pixelpod.exit_codes import ExitCode
 
@@ -32,6 +40,7 @@ def dev(
     ] = None,
     ranks: Annotated[int, typer.Option(help="Rank processes of the group, one device each.")] = 2,
     device: Annotated[DeviceName, DEVICE] = "cpu",
+    insecure: ServerInsecure = None,
     log_format: Annotated[LogFormatName, LOG_FORMAT] = "text",
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Make one image of this, then stop. Needs --output.")
@@ -58,6 +67,7 @@ def dev(
         frontend_argv=(
             *(*program, "serve", "--group", group, "--listen", listen, "--metrics", metrics),
             *("--drain-delay-seconds", "0", "--drain-seconds", str(DRAIN_SECONDS), "--log-format", log_format),
+            *(("--insecure",) if insecure else ()),
         ),
         frontend_address=reachable(listen),
     )

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pixelpod.commands.image_files import check_output, chosen_size, output_format_of, write_images
-from pixelpod.commands.parameters import DEFAULT_ADDRESS, Json, Server
+from pixelpod.commands.parameters import (
+    DEFAULT_ADDRESS,
+    Insecure,
+    Json,
+    Server,
+    Tls,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    TokenFile,
+)
 
 if TYPE_CHECKING:
-    from pixelpod.client import GenerateOptions, Generation
+    from pixelpod.client import ConnectionOptions, GenerateOptions, Generation
 
 
 def generate(
@@ -44,6 +54,12 @@ def generate(
     deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="When to give up.")] = None,
     request_id: Annotated[str | None, typer.Option(help="Names the request in answers and logs.")] = None,
     server: Server = DEFAULT_ADDRESS,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Make images from a prompt.
@@ -51,6 +67,7 @@ def generate(
     What is left out is the model's default; `pixelpod models` tells them.
     """
     from pixelpod.client import GenerateOptions
+    from pixelpod.commands.connection import connection_options
 
     check_output(output, as_json)
     width, height = chosen_size(size, width, height)
@@ -71,7 +88,10 @@ def generate(
         priority=priority,
         request_id=request_id,
     )
-    generation = _ask(server, options, deadline)
+    connection = connection_options(
+        tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file, insecure=insecure
+    )
+    generation = _ask(server, connection, options, deadline)
     files = write_images(generation.images, output)
 
     from pixelpod.commands import report
@@ -82,9 +102,11 @@ def generate(
         report.print_generation(generation, files, to_stderr=output == "-")
 
 
-def _ask(server: str, options: GenerateOptions, deadline_seconds: float | None) -> Generation:
+def _ask(
+    server: str, connection: ConnectionOptions, options: GenerateOptions, deadline_seconds: float | None
+) -> Generation:
     from pixelpod.commands.connection import connected
     from pixelpod.commands.progress import progress_bar
 
-    with connected(server) as client, progress_bar() as show:
+    with connected(server, **connection) as client, progress_bar() as show:
         return client.generate(options, deadline_seconds=deadline_seconds, on_progress=show)

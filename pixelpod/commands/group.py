@@ -9,7 +9,17 @@ import typer
 
 from pixelpod.commands.extras import importing
 from pixelpod.commands.failure import CommandFailed
-from pixelpod.commands.parameters import DEVICE, LOG_FORMAT, DeviceName, LogFormatName
+from pixelpod.commands.parameters import (
+    DEVICE,
+    LOG_FORMAT,
+    DeviceName,
+    LogFormatName,
+    ServerInsecure,
+    ServerTlsCert,
+    ServerTlsClientCa,
+    ServerTlsKey,
+    Tokens,
+)
 from pixelpod.commands.settings import settings_from
 from pixelpod.exit_codes import ExitCode
 
@@ -38,6 +48,11 @@ def group(
     drain_seconds: Annotated[
         float | None, typer.Option(help="After SIGTERM: how long accepted requests may still run.")
     ] = None,
+    tls_cert: ServerTlsCert = None,
+    tls_key: ServerTlsKey = None,
+    tls_client_ca: ServerTlsClientCa = None,
+    tokens: Tokens = None,
+    insecure: ServerInsecure = None,
     log_format: Annotated[LogFormatName | None, LOG_FORMAT] = None,
 ) -> int:
     """Run a worker group, which loads a model and computes images with it.
@@ -48,7 +63,8 @@ def group(
         from workers.errors import ModelRefused
         from workers.launcher import launch
         from workers.settings import GroupSettings
-    from pixelpod.server.transport import AddressInUse
+    from pixelpod.server.reloading import FileRefused
+    from pixelpod.server.transport import AddressInUse, PlainTextRefused
 
     settings = settings_from(
         GroupSettings,
@@ -65,11 +81,16 @@ def group(
         max_restarts=max_restarts,
         queue_limit=queue_limit,
         drain_seconds=drain_seconds,
+        tls_cert_file=tls_cert,
+        tls_key_file=tls_key,
+        tls_client_ca_file=tls_client_ca,
+        tokens_file=tokens,
+        insecure=insecure,
         log_format=log_format,
     )
     try:
         return launch(settings)
-    except ModelRefused as error:
+    except (ModelRefused, FileRefused, PlainTextRefused) as error:
         raise CommandFailed(str(error), ExitCode.REFUSED) from error
     except AddressInUse as error:
         raise CommandFailed(str(error), ExitCode.ADDRESS_IN_USE) from error

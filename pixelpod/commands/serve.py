@@ -10,7 +10,15 @@ import typer
 
 from pixelpod.commands.extras import importing
 from pixelpod.commands.failure import CommandFailed
-from pixelpod.commands.parameters import LOG_FORMAT, LogFormatName
+from pixelpod.commands.parameters import (
+    LOG_FORMAT,
+    LogFormatName,
+    ServerInsecure,
+    ServerTlsCert,
+    ServerTlsClientCa,
+    ServerTlsKey,
+    Tokens,
+)
 from pixelpod.commands.settings import settings_from
 from pixelpod.exit_codes import ExitCode
 
@@ -36,6 +44,11 @@ def serve(
     drain_seconds: Annotated[
         float | None, typer.Option(help="After that: how long accepted requests may still run.")
     ] = None,
+    tls_cert: ServerTlsCert = None,
+    tls_key: ServerTlsKey = None,
+    tls_client_ca: ServerTlsClientCa = None,
+    tokens: Tokens = None,
+    insecure: ServerInsecure = None,
     log_format: Annotated[LogFormatName | None, LOG_FORMAT] = None,
 ) -> None:
     """Run a frontend, which validates requests and routes them to groups. The ways to name groups add up.
@@ -45,7 +58,8 @@ def serve(
     with importing("service"):
         from service.frontend import run
         from service.settings import FrontendSettings
-    from pixelpod.server.transport import AddressInUse
+    from pixelpod.server.reloading import FileRefused
+    from pixelpod.server.transport import AddressInUse, PlainTextRefused
 
     settings = settings_from(
         FrontendSettings,
@@ -56,9 +70,16 @@ def serve(
         metrics=metrics,
         drain_delay_seconds=drain_delay_seconds,
         drain_seconds=drain_seconds,
+        tls_cert_file=tls_cert,
+        tls_key_file=tls_key,
+        tls_client_ca_file=tls_client_ca,
+        tokens_file=tokens,
+        insecure=insecure,
         log_format=log_format,
     )
     try:
         asyncio.run(run(settings))
+    except (FileRefused, PlainTextRefused) as error:
+        raise CommandFailed(str(error), ExitCode.REFUSED) from error
     except AddressInUse as error:
         raise CommandFailed(str(error), ExitCode.ADDRESS_IN_USE) from error

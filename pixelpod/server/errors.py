@@ -67,6 +67,14 @@ class UnknownModel(RequestError):
         super().__init__(message, reason="UNKNOWN_MODEL", field="model")
 
 
+class Unauthenticated(RequestError):
+    """The caller did not show who it is."""
+
+
+class PermissionDenied(RequestError):
+    """The caller is known, and may not do this."""
+
+
 class Unavailable(RequestError):
     """Nobody can serve the request now; another try may find somebody."""
 
@@ -94,6 +102,8 @@ class ComputationFailed(RequestError):
 STATUS_CODES: dict[type[RequestError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownModel: grpc.StatusCode.NOT_FOUND,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     AnswerTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
@@ -159,21 +169,26 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Wrap the handlers of unary-request methods; leave others (reflection) as they are."""
+        """Wrap the call's handler, whatever its kind."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(cast(Any, handler.unary_stream)),
-                request_deserializer=handler.request_deserializer,
-                response_serializer=handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            _guard_unary(cast(Any, handler.unary_unary)),
+        if handler is None:
+            return None
+        make_handler, name = _HANDLER_KINDS[handler.request_streaming, handler.response_streaming]
+        guard = _guard_stream if handler.response_streaming else _guard_unary
+        return make_handler(
+            guard(getattr(handler, name)),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+
+
+_HANDLER_KINDS: dict[tuple[bool, bool], tuple[Callable[..., grpc.RpcMethodHandler[Any, Any]], str]] = {
+    (False, False): (grpc.unary_unary_rpc_method_handler, "unary_unary"),
+    (False, True): (grpc.unary_stream_rpc_method_handler, "unary_stream"),
+    (True, False): (grpc.stream_unary_rpc_method_handler, "stream_unary"),
+    (True, True): (grpc.stream_stream_rpc_method_handler, "stream_stream"),
+}
+"""Whether requests and responses stream, to how a handler is made and where it has its function."""
 
 
 def _guard_unary(handle: Callable[[Any, Any], Awaitable[Any]]) -> Any:

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 import grpc
 
-from pixelpod.server.errors import ErrorInterceptor
+from pixelpod.server.access import Access, AccessSettings
+from pixelpod.server.callers import current_caller
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 
@@ -21,12 +22,18 @@ Script = Callable[[images_pb2.GenerateRequest], AsyncIterator[images_pb2.Generat
 
 
 class StubServer(images_pb2_grpc.ImageGenerationServicer):
-    """Answers GenerateStream with `script` and ListModels with `models`; remembers what it was asked."""
+    """Answers GenerateStream with `script` and ListModels with `models`; remembers what it was asked.
 
-    def __init__(self) -> None:
+    Args:
+        access: Settings of who may call it.
+    """
+
+    def __init__(self, **access: object) -> None:
+        self._access = Access(AccessSettings(**access), limits_apply=True)
         self.script: Script = answer([b"an image"])
         self.models: Callable[[], images_pb2.ListModelsResponse] = images_pb2.ListModelsResponse
         self.requests: list[images_pb2.GenerateRequest] = []
+        self.callers: list[str] = []
         self.model_calls = 0
         self.called = threading.Event()
         self.cancelled = threading.Event()
@@ -50,6 +57,7 @@ class StubServer(images_pb2_grpc.ImageGenerationServicer):
         self, request: images_pb2.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[images_pb2.GenerateEvent]:
         self.requests.append(request)
+        self.callers.append(current_caller().name)
         self.called.set()
         try:
             async for event in self.script(request):
@@ -61,13 +69,14 @@ class StubServer(images_pb2_grpc.ImageGenerationServicer):
     async def ListModels(  # noqa: N802 -- gRPC's name
         self, request: images_pb2.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> images_pb2.ListModelsResponse:
+        self.callers.append(current_caller().name)
         self.model_calls += 1
         return self.models()
 
     async def _serve(self) -> None:
-        server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=self._access.interceptors, options=SERVER_OPTIONS)
         images_pb2_grpc.add_ImageGenerationServicer_to_server(self, server)
-        self.address = f"127.0.0.1:{listen(server, '127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{listen(server, '127.0.0.1:0', self._access.credentials)}"
         await server.start()
         self._started.set()
         await self._stopping.wait()

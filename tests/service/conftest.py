@@ -102,12 +102,16 @@ async def start_frontend() -> AsyncIterator[Callable[..., Awaitable[Client]]]:
     """Start a frontend in the test's loop, on free ports, without drain delay; settings can be overridden."""
     started: list[Client] = []
 
-    async def start(*groups: StubGroup | str, ready: bool = True, **settings: object) -> Client:
+    async def start(
+        *groups: StubGroup | str, ready: bool = True, tls: grpc.ChannelCredentials | None = None, **settings: object
+    ) -> Client:
         addresses = [group if isinstance(group, str) else group.address for group in groups]
         chosen = {"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "drain_delay_seconds": 0, "drain_seconds": 1}
         frontend = Frontend(FrontendSettings(groups=addresses, **{**chosen, **settings}))
         await frontend.start()
-        client = Client(grpc.aio.insecure_channel(f"127.0.0.1:{frontend.port}"), frontend)
+        address = f"127.0.0.1:{frontend.port}"
+        channel = grpc.aio.secure_channel(address, tls) if tls else grpc.aio.insecure_channel(address)
+        client = Client(channel, frontend)
         started.append(client)
         if ready:
             await client.serving()

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from pixelpod.server.errors import ErrorInterceptor
+from pixelpod.server.access import Access, AccessSettings
+from pixelpod.server.callers import current_caller
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 
@@ -75,9 +76,16 @@ def measured(beside_seconds: float, step_seconds: float, *batch_sizes: int) -> l
 
 
 class StubGroup(group_pb2_grpc.WorkerGroupServicer):
-    """One group. Tests set what it does through its attributes, and its status through `publish`."""
+    """One group. Tests set what it does through its attributes, and its status through `publish`.
 
-    def __init__(self, name: str = "stub", model: images_pb2.Model | None = None) -> None:
+    Args:
+        name: Of the group.
+        model: What it serves.
+        access: Settings of who may call it.
+    """
+
+    def __init__(self, name: str = "stub", model: images_pb2.Model | None = None, **access: object) -> None:
+        self._access = Access(AccessSettings(**access), limits_apply=False)
         self.status = group_pb2.GroupStatus(
             group=name,
             epoch=next(EPOCHS),
@@ -103,6 +111,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         """Status streams that go on."""
         self.warnings: list[images_pb2.Warning] = []
         self.executed: list[group_pb2.ExecuteRequest] = []
+        self.callers: list[str] = []
         self.timeouts: list[float] = []
         self.stepped = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -110,9 +119,9 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self._server: grpc.aio.Server | None = None
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=self._access.interceptors, options=SERVER_OPTIONS)
         group_pb2_grpc.add_WorkerGroupServicer_to_server(self, self._server)
-        self.address = f"{host}:{listen(self._server, f'{host}:{port}')}"
+        self.address = f"{host}:{listen(self._server, f'{host}:{port}', self._access.credentials)}"
         await self._server.start()
 
     async def stop(self) -> None:
@@ -155,6 +164,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[images_pb2.GenerateEvent]:
         self.executed.append(request)
+        self.callers.append(current_caller().name)
         self.timeouts.append(context.time_remaining())
         if self.error is not None:
             raise self.error

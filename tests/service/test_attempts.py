@@ -185,7 +185,7 @@ async def test_a_lone_group_that_breaks_is_told_soon(start_breaking, start_front
     client = await start_frontend(await start_breaking("a"), no_group_seconds=0.2)
     error = await failure(client)
     assert isinstance(error, Unavailable)
-    assert error.reason == "GROUPS_NOT_READY"
+    assert error.reason == "WORLD_BROKEN"
 
 
 async def test_a_lone_group_that_starts_again_at_once_computes_it(start_breaking, start_frontend) -> None:

@@ -65,6 +65,12 @@ def test_arguments_before_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("drain_seconds", -1),
         ("group_silent_seconds", float("nan")),
         ("unary_response_limit_bytes", 0),
+        ("max_connection_age_seconds", 0),
+        ("tls_cert_file", "a.crt"),
+        ("tls_client_ca_file", "ca.pem"),
+        ("group_tls_cert_file", "a.crt"),
+        ("group_tls_name", "groups.example"),
+        ("group_token_file", "token"),
         ("no_such_setting", 1),
     ],
 )
@@ -72,6 +78,11 @@ def test_mistakes_are_named(field: str, value: object) -> None:
     with pytest.raises(ValidationError) as refused:
         FrontendSettings(**{"groups": ["a:1"], field: value})
     assert field in str(refused.value)
+
+
+def test_a_group_token_travels_with_tls_or_where_plain_text_is_wanted() -> None:
+    for how in ({"group_tls_ca_file": "ca.pem"}, {"insecure": True}):
+        FrontendSettings(groups=["a:1"], group_token_file="token", **how)
 
 
 def test_every_field_is_documented() -> None:

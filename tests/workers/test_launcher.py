@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pixelpod.server.transport import AddressInUse
+from pixelpod.server.reloading import FileRefused
+from pixelpod.server.transport import AddressInUse, PlainTextRefused
+from tests.certificates import Authority
 from workers.errors import ModelRefused
 from workers.launcher import launch
 from workers.model_file import FamilyName
@@ -33,16 +35,37 @@ def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_addresses_in_use(tiny_model_file: Callable[[FamilyName], Path], taken: str, host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{host}:{server.getsockname()[1]}"
-        settings = GroupSettings(model=tiny_model_file(FamilyName.SD3), **NONE_TAKEN | {taken: address})
+        settings = GroupSettings(model=tiny_model_file(FamilyName.SD3), insecure=True, **NONE_TAKEN | {taken: address})
         with pytest.raises(AddressInUse, match=f"cannot listen on {address}"):
             launch(settings)
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:7861", "no-such-host.invalid:7861"])
 def test_addresses_that_are_none_of_this_machine(tiny_model_file: Callable[[FamilyName], Path], address: str) -> None:
-    settings = GroupSettings(model=tiny_model_file(FamilyName.SD3), **NONE_TAKEN | {"listen": address})
+    settings = GroupSettings(model=tiny_model_file(FamilyName.SD3), insecure=True, **NONE_TAKEN | {"listen": address})
     with pytest.raises(AddressInUse, match=f"cannot listen on {address}"):
         launch(settings)
+
+
+def test_plain_text_beyond_loopback_is_refused_and_tls_is_not(
+    tiny_model_file: Callable[[FamilyName], Path], tmp_path: Path
+) -> None:
+    values = {"model": tiny_model_file(FamilyName.SD3), **NONE_TAKEN, "listen": "192.0.2.1:7861"}
+    with pytest.raises(PlainTextRefused, match=r"192\.0\.2\.1:7861 is not loopback"):
+        launch(GroupSettings(**values))
+    pair = Authority(tmp_path).issue()
+    with pytest.raises(AddressInUse):
+        launch(GroupSettings(tls_cert_file=pair.cert_file, tls_key_file=pair.key_file, **values))
+
+
+def test_files_of_access_that_can_not_be_used(tiny_model_file: Callable[[FamilyName], Path], tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue()
+    for files in (
+        {"tokens_file": tmp_path / "absent"},
+        {"tls_cert_file": pair.cert_file, "tls_key_file": tmp_path / "absent"},
+    ):
+        with pytest.raises(FileRefused, match="absent: No such file"):
+            launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), **files, **NONE_TAKEN))
 
 
 def test_models_that_cannot_be_served(tiny_model_file: Callable[[FamilyName], Path], tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ from workers.settings import GroupSettings
 
 
 def test_ranks_read_the_same_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = GroupSettings(model=Path("models/a b.yaml"), ranks=4, metrics=None, drain_seconds=2.5, name="blue")
+    settings = GroupSettings(
+        model=Path("models/a b.yaml"),
+        ranks=4,
+        metrics=None,
+        drain_seconds=2.5,
+        name="blue",
+        insecure=True,
+        tls_cert_file=Path("a.crt"),
+        tls_key_file=Path("a.key"),
+        tokens_file=Path("tokens.json"),
+    )
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     assert GroupSettings() == settings
@@ -40,6 +50,9 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("max_request_seconds", 0),
         ("control_timeout_seconds", 9.9),
         ("metrics", "127.0.0.1:7861"),
+        ("tls_cert_file", Path("a.crt")),
+        ("tls_key_file", Path("a.key")),
+        ("tls_client_ca_file", Path("ca.pem")),
     ],
 )
 def test_settings_out_of_bounds_are_refused_by_name(name: str, value: object) -> None:

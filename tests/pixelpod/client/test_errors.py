@@ -16,8 +16,10 @@ from pixelpod.client import (
     GenerateOptions,
     InvalidRequestError,
     OverloadedError,
+    PermissionDeniedError,
     PixelpodError,
     ServerError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownModelError,
 )
@@ -35,6 +37,8 @@ WAIT_SECONDS = 10.0
 CASES = [
     (server_errors.InvalidRequest("steps", "steps is 0; at least 1"), InvalidRequestError, "INVALID_PARAMETER"),
     (server_errors.UnknownModel("no model 'x'"), UnknownModelError, "UNKNOWN_MODEL"),
+    (server_errors.Unauthenticated("who?", reason="TOKEN_MISSING"), UnauthenticatedError, "TOKEN_MISSING"),
+    (server_errors.PermissionDenied("no", reason="MODEL_NOT_ALLOWED"), PermissionDeniedError, "MODEL_NOT_ALLOWED"),
     (server_errors.AnswerTooLarge("too large", reason="UNARY_RESPONSE_TOO_LARGE"), AnswerTooLargeError, None),
     (server_errors.Overloaded("full", reason="QUEUE_FULL", retry_after_seconds=2.5), OverloadedError, "QUEUE_FULL"),
     (server_errors.DeadlinePassed("too late", reason="DEADLINE"), DeadlineError, "DEADLINE"),

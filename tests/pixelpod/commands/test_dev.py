@@ -71,6 +71,12 @@ def test_options_reach_both_processes(run: Run, deployed: list[Deployment]) -> N
     assert group_metrics.startswith("127.0.0.1:")
 
 
+def test_plain_text_for_everybody_is_passed_on_to_the_frontend(run: Run, deployed: list[Deployment]) -> None:
+    run("dev", "--model", "m.yaml", "--listen", "0.0.0.0:7000", "--insecure")
+    assert deployed[0].frontend_argv[-1] == "--insecure"
+    assert "--insecure" not in deployed[0].group_argv
+
+
 def test_ready_lines(run: Run, deployed: list[Deployment]) -> None:
     lines = run("dev", "--model", "m.yaml", "--listen", "127.0.0.1:7000").text.splitlines()
     assert lines[0] == "ready: 127.0.0.1:7000 serves m.yaml with 2 ranks"

@@ -10,11 +10,24 @@ import pytest
 
 import service.frontend
 import workers.launcher
-from pixelpod.server.transport import AddressInUse
+from pixelpod.server.reloading import FileRefused
+from pixelpod.server.transport import AddressInUse, PlainTextRefused
 from service.settings import FrontendSettings
 from tests.pixelpod.commands.conftest import Run
 from workers.errors import ModelRefused
 from workers.settings import GroupSettings
+
+ACCESS_OPTIONS = (
+    *("--tls-cert", "a.crt", "--tls-key", "a.key", "--tls-client-ca", "ca.pem", "--tokens", "tokens.json"),
+    "--insecure",
+)
+ACCESS_SETTINGS = {
+    "tls_cert_file": Path("a.crt"),
+    "tls_key_file": Path("a.key"),
+    "tls_client_ca_file": Path("ca.pem"),
+    "tokens_file": Path("tokens.json"),
+    "insecure": True,
+}
 
 
 @pytest.fixture
@@ -46,7 +59,7 @@ def test_serve_passes_on_what_is_given(run: Run, served: list[FrontendSettings])
     ended = run(
         *("serve", "--group", "a:1", "--group", "b:2", "--listen", "127.0.0.1:0", "--metrics", "none"),
         *("--groups-dns", "c:3", "--groups-dns", "d:4", "--groups-file", "groups.txt"),
-        *("--drain-delay-seconds", "0", "--drain-seconds", "4", "--log-format", "json"),
+        *("--drain-delay-seconds", "0", "--drain-seconds", "4", "--log-format", "json", *ACCESS_OPTIONS),
     )
     assert ended.exit_code == 0
     assert served == [
@@ -59,6 +72,7 @@ def test_serve_passes_on_what_is_given(run: Run, served: list[FrontendSettings])
             drain_delay_seconds=0,
             drain_seconds=4,
             log_format="json",
+            **ACCESS_SETTINGS,
         )
     ]
 
@@ -77,7 +91,7 @@ def test_group_passes_on_what_is_given(run: Run, launched: list[GroupSettings]) 
     ended = run(
         *("group", "--model", "m.yaml", "--ranks", "2", "--device", "tpu", "--listen", "127.0.0.1:0"),
         *("--metrics", "127.0.0.1:1", "--name", "a", "--max-restarts", "0", "--queue-limit", "3"),
-        *("--drain-seconds", "4", "--log-format", "json"),
+        *("--drain-seconds", "4", "--log-format", "json", *ACCESS_OPTIONS),
     )
     assert ended.exit_code == 7
     assert launched == [
@@ -92,6 +106,7 @@ def test_group_passes_on_what_is_given(run: Run, launched: list[GroupSettings]) 
             queue_limit=3,
             drain_seconds=4,
             log_format="json",
+            **ACCESS_SETTINGS,
         )
     ]
 
@@ -130,9 +145,14 @@ def test_refused_settings_are_named(
     assert served == launched == []
 
 
-@pytest.mark.parametrize(
-    ("error", "exit_code"), [(ModelRefused("m.yaml: no such file"), 2), (AddressInUse("cannot listen on a:1"), 3)]
-)
+REFUSED_STARTS = [
+    (AddressInUse("cannot listen on a:1"), 3),
+    (FileRefused("tokens.json: no such file"), 2),
+    (PlainTextRefused("a:1 is not loopback"), 2),
+]
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [(ModelRefused("m.yaml: no such file"), 2), *REFUSED_STARTS])
 def test_group_that_refuses_to_start(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int
 ) -> None:
@@ -144,13 +164,16 @@ def test_group_that_refuses_to_start(
     assert (ended.exit_code, ended.stderr) == (exit_code, f"error: {error}\n")
 
 
-def test_frontend_whose_address_is_in_use(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "exit_code"), REFUSED_STARTS)
+def test_frontend_that_refuses_to_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int
+) -> None:
     async def serve(settings: FrontendSettings) -> None:
-        raise AddressInUse("cannot listen on a:1")
+        raise error
 
     monkeypatch.setattr(service.frontend, "run", serve)
     ended = run("serve", "--group", "a:1")
-    assert (ended.exit_code, ended.stderr) == (3, "error: cannot listen on a:1\n")
+    assert (ended.exit_code, ended.stderr) == (exit_code, f"error: {error}\n")
 
 
 @pytest.mark.parametrize(

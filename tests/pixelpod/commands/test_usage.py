@@ -29,7 +29,7 @@ def test_document_has_the_same_exit_codes() -> None:
     assert {ExitCode(int(code)): meaning for code, meaning in rows} == MEANINGS
 
 
-@pytest.mark.parametrize("command", ["dev", "generate", "models", "serve", "group"])
+@pytest.mark.parametrize("command", ["dev", "generate", "models", "serve", "group", "token"])
 def test_document_names_every_option(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     options = set(re.findall(r"--[a-z-]+", result.output.split("Options")[1].split("Exit codes")[0])) - {"--help"}
