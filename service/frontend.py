@@ -77,6 +77,7 @@ class Frontend:
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
+            closing.push_async_callback(self._service.close)
             follower = asyncio.create_task(self._follow_groups(), name="follow groups")
             closing.callback(follower.cancel)
             self._add_services()

@@ -51,7 +51,7 @@ async def _execute(
 ) -> Events:
     """Run a resolved request on `group` and yield its events, the last of them completed."""
     if record.remaining_seconds < LEAST_SECONDS:
-        raise _out_of_time(record)
+        raise record.out_of_time()
     waited_seconds = record.elapsed_seconds
     try:
         async with aclosing(group.execute(execution, record.remaining_seconds)) as encoded_events:
@@ -64,7 +64,7 @@ async def _execute(
                     yield event
                     return
     except DeadlinePassed as error:
-        raise _out_of_time(record) from error
+        raise record.out_of_time() from error
     raise group.lost()
 
 
@@ -85,11 +85,3 @@ def _complete(
     done.timings.queue_seconds += waited_seconds
     done.timings.total_seconds = record.elapsed_seconds
     record.queue_seconds = done.timings.queue_seconds
-
-
-def _out_of_time(record: RequestRecord) -> DeadlinePassed:
-    return DeadlinePassed(
-        f"the request's time ran out after {record.timeout_seconds:.3g} s, the caller's deadline or the server's own "
-        "limit if that is shorter; ask for fewer steps or images, or set a longer deadline",
-        reason="DEADLINE_EXCEEDED",
-    )

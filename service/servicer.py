@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from pixelpod.server.errors import InvalidRequest
 from pixelpod.v1 import images_pb2
+from service.answers import Answers
 from service.events import Events, encode
 from service.generation import generate_events
 from service.groups import Groups
@@ -19,6 +21,9 @@ from service.settings import FrontendSettings
 from service.unary import collect
 
 SERVICE_NAME = images_pb2.DESCRIPTOR.services_by_name["ImageGeneration"].full_name
+
+ANYBODY = ""
+"""The caller's identity, as long as callers are not told apart."""
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -30,6 +35,12 @@ class ImageGeneration:
         self._groups = groups
         self._metrics = metrics
         self._settings = settings
+        self._answers = Answers(
+            lambda request, record: generate_events(request, groups, record),
+            metrics,
+            settings.answer_kept_seconds,
+            settings.answers_kept_bytes,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -42,16 +53,22 @@ class ImageGeneration:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
+    async def close(self) -> None:
+        """Give up what is still computed, although its callers left."""
+        await self._answers.close()
+
     async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> images_pb2.GenerateResponse:
         """Answer once, with all images inside."""
         with self._running(context) as record:
-            async with aclosing(generate_events(request, self._groups, record)) as events:
+            if request.HasField("resume_from"):
+                raise InvalidRequest("resume_from", "Generate answers as a whole: call GenerateStream, or leave it out")
+            async with aclosing(self._answers.events(ANYBODY, request, record)) as events:
                 return await collect(events, self._settings.unary_response_limit_bytes)
 
     async def generate_stream(self, request: images_pb2.GenerateRequest, context: Context) -> Events:
         """Answer with events, as they come."""
         with self._running(context) as record:
-            async with aclosing(generate_events(request, self._groups, record)) as events:
+            async with aclosing(self._answers.events(ANYBODY, request, record)) as events:
                 async for event in events:
                     yield event
 

@@ -79,6 +79,10 @@ class AnswerTooLarge(RequestError):
     """The answer does not fit the way it was asked for."""
 
 
+class AlreadyExists(RequestError):
+    """The name given to the request is another request's."""
+
+
 class DeadlinePassed(RequestError):
     """The request's time ran out."""
 
@@ -93,6 +97,7 @@ STATUS_CODES: dict[type[RequestError], grpc.StatusCode] = {
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     AnswerTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
     ComputationFailed: grpc.StatusCode.INTERNAL,
 }
