@@ -6,9 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import TypeAlias
 
+from pixelpod.server.errors import DeadlinePassed
 from service.events import Event, Events
 from service.records import RequestRecord
+
+Unread: TypeAlias = asyncio.Queue[Event | DeadlinePassed | None]
+"""What a caller has not read yet; None is the end of the computation, an error that of the caller's own time."""
 
 
 class Computation:
@@ -35,8 +40,7 @@ class Computation:
         self._events: list[Event] = []
         """What a caller that comes now has to read: of progress only the latest."""
         self._steps_done = self._images_computed = False
-        self._callers: set[asyncio.Queue[Event | None]] = set()
-        """What each caller has not read yet; None is the end."""
+        self._callers: set[Unread] = set()
         self._on_end = on_end
         self.task = asyncio.create_task(self._run(events), name="computation")
         self.task.add_done_callback(self._end)
@@ -61,14 +65,21 @@ class Computation:
             DeadlinePassed: if the caller's own time runs out.
             RequestError: that ended the computation.
         """
-        unread: asyncio.Queue[Event | None] = asyncio.Queue()
+        unread: Unread = asyncio.Queue()
         for event in self._events:
             unread.put_nowait(event)
         self._callers.add(unread)
+        # One timer for the caller, since one for each event would be most of what all this costs.
+        time_over = asyncio.get_running_loop().call_later(
+            max(0.0, record.remaining_seconds), lambda: unread.put_nowait(record.out_of_time())
+        )
         try:
-            while (next_event := await _next(unread, record)) is not None:
-                yield next_event
+            while (read := await unread.get()) is not None:
+                if isinstance(read, DeadlinePassed):
+                    raise read
+                yield read
         finally:
+            time_over.cancel()
             self._callers.discard(unread)
             if not self._callers and not self._images_computed:
                 self.give_up()
@@ -102,14 +113,6 @@ class Computation:
         self._on_end(self)
         for unread in self._callers:
             unread.put_nowait(None)
-
-
-async def _next(unread: asyncio.Queue[Event | None], record: RequestRecord) -> Event | None:
-    try:
-        async with asyncio.timeout(record.remaining_seconds):
-            return await unread.get()
-    except TimeoutError as error:
-        raise record.out_of_time() from error
 
 
 def _is_progress(event: Event) -> bool:
