@@ -408,6 +408,14 @@ async def test_joined_caller_with_more_time_begins_anew(plane, call) -> None:
     )
 
 
+async def test_computation_refused_for_its_own_callers_deadline_is_not_begun_again(plane, call) -> None:
+    """A group may see before the time is over that it won't do."""
+    plane.error = DeadlinePassed("too many before you", reason="DEADLINE_UNREACHABLE")
+    plane.steps.set()
+    assert (await call().error()).reason == "DEADLINE_UNREACHABLE"
+    assert len(plane.records) == 1
+
+
 async def test_joined_caller_that_got_images_does_not_get_those_of_another_computation(plane, call) -> None:
     plane.steps.set()
     plane.first_chunk.set()

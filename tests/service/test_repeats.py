@@ -261,6 +261,7 @@ async def test_computation_without_callers_does_not_keep_the_frontend(start_grou
     await eventually(lambda: client.in_flight == 0)
     assert not group.cancelled.is_set()
     await asyncio.wait_for(client.frontend.stop(), 3)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "computation"]
     await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
     assert client.in_flight == 0
     assert metric(client, "answers_kept_bytes") == 0

@@ -14,6 +14,7 @@ def test_defaults() -> None:
     assert (settings.listen, settings.metrics) == ("127.0.0.1:7860", "127.0.0.1:9090")
     assert settings.unary_response_limit_bytes == 4 * 1024 * 1024
     assert settings.max_request_seconds == 600
+    assert (settings.answer_kept_seconds, settings.answers_kept_bytes) == (60, 64 * 1024 * 1024)
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +43,8 @@ def test_arguments_before_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("drain_seconds", -1),
         ("group_silent_seconds", float("nan")),
         ("unary_response_limit_bytes", 0),
+        ("answer_kept_seconds", float("nan")),
+        ("answers_kept_bytes", -1),
         ("no_such_setting", 1),
     ],
 )
