@@ -121,6 +121,7 @@ class Frontend:
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
+            closing.push_async_callback(self._service.close)
             for follower in (
                 spawn(self._follow_groups(), "follow groups"),
                 spawn(self._discovery.follow(), "follow discovery"),

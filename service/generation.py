@@ -65,7 +65,7 @@ class Generation:
         revision = self._choose_revision(model.name)
         resolved = resolve_request(request, self._published(model, revision))
         if record.remaining_seconds < LEAST_SECONDS:
-            raise _out_of_time(record)
+            raise record.out_of_time()
         deadline = time.monotonic() + record.remaining_seconds
         ticket = Ticket(resolved.parameters, deadline, model.name, revision)
         execution = group_pb2.ExecuteRequest(
@@ -87,7 +87,7 @@ class Generation:
                             _complete(event.done, execution, resolved, attempts.waited_seconds, record)
                         yield event
             except DeadlinePassed as error:
-                raise (error if record.remaining_seconds > 0 else _out_of_time(record)) from error
+                raise (error if record.remaining_seconds > 0 else record.out_of_time()) from error
 
     def _choose_revision(self, model: str) -> str | None:
         ready = {group.revision for group in ready_groups(self._groups, model)}
@@ -118,11 +118,3 @@ def _complete(
     done.timings.queue_seconds += waited_seconds
     done.timings.total_seconds = record.elapsed_seconds
     record.queue_seconds = done.timings.queue_seconds
-
-
-def _out_of_time(record: RequestRecord) -> DeadlinePassed:
-    return DeadlinePassed(
-        f"the request's time ran out after {record.timeout_seconds:.3g} s, the caller's deadline or the server's own "
-        "limit if that is shorter; ask for fewer steps or images, or set a longer deadline",
-        reason="DEADLINE_EXCEEDED",
-    )

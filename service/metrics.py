@@ -63,6 +63,15 @@ class FrontendMetrics:
             ["reason"],
             registry=registry,
         )
+        self.repeated_requests = Counter(
+            "pixelpod_frontend_repeated_requests",
+            "Requests whose id was known: they joined a running computation, or got the kept answer.",
+            ["source"],
+            registry=registry,
+        )
+        self.answers_kept_bytes = Gauge(
+            "pixelpod_frontend_answers_kept_bytes", "Answers kept for repeated request ids.", registry=registry
+        )
         self.group_up = Gauge(
             "pixelpod_frontend_group_up", "1 while the group takes requests.", ["address"], registry=registry
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import grpc
 
 from pixelpod.server.callers import current_caller
-from pixelpod.server.errors import status_code_of
+from pixelpod.server.errors import DeadlinePassed, status_code_of
 from service.metrics import UNKNOWN_MODEL, FrontendMetrics
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,14 @@ class RequestRecord:
     def remaining_seconds(self) -> float:
         """Seconds until the request's time runs out; negative afterwards."""
         return self.timeout_seconds - self.elapsed_seconds
+
+    def out_of_time(self) -> DeadlinePassed:
+        """Return the error of a request whose time ran out."""
+        return DeadlinePassed(
+            f"the request's time ran out after {self.timeout_seconds:.3g} s, the caller's deadline or the server's own "
+            "limit if that is shorter; ask for fewer steps or images, or set a longer deadline",
+            reason="DEADLINE_EXCEEDED",
+        )
 
 
 @contextmanager

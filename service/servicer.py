@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 import grpc
 
 from pixelpod.server.callers import current_caller
+from pixelpod.server.errors import InvalidRequest
 from pixelpod.server.events import Events, encode
 from pixelpod.v1 import images_pb2
+from service.answers import Answers
 from service.caller_limits import CallerLimits
 from service.generation import Generation
 from service.groups import Groups
@@ -37,10 +39,10 @@ class ImageGeneration:
         settings: FrontendSettings,
     ) -> None:
         self._groups = groups
-        self._generation = generation
         self._metrics = metrics
         self._settings = settings
         self._limits = limits
+        self._answers = Answers(generation.events, metrics, settings.answer_kept_seconds, settings.answers_kept_bytes)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -53,16 +55,22 @@ class ImageGeneration:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
+    async def close(self) -> None:
+        """Give up what is still computed, although its callers left."""
+        await self._answers.close()
+
     async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> images_pb2.GenerateResponse:
         """Answer once, with all images inside."""
         with self._running(context) as record:
-            async with aclosing(self._generation.events(request, record)) as events:
+            if request.HasField("resume_from"):
+                raise InvalidRequest("resume_from", "Generate answers as a whole: call GenerateStream, or leave it out")
+            async with aclosing(self._answers.events(current_caller().name, request, record)) as events:
                 return await collect(events, self._settings.unary_response_limit_bytes)
 
     async def generate_stream(self, request: images_pb2.GenerateRequest, context: Context) -> Events:
         """Answer with events, as they come."""
         with self._running(context) as record:
-            async with aclosing(self._generation.events(request, record)) as events:
+            async with aclosing(self._answers.events(current_caller().name, request, record)) as events:
                 async for event in events:
                     yield event
 

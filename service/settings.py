@@ -48,6 +48,11 @@ class FrontendSettings(AccessSettings):
     max_request_seconds: Seconds = 600.0
     """Longest time a request may take, whether or not its caller set a deadline."""
 
+    answer_kept_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    """How long after its end an answer is kept for callers that repeat its request id."""
+    answers_kept_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+    """How much all kept answers may hold; the oldest go first, and an answer over this is not kept."""
+
     group_silent_seconds: Seconds = 2.0
     """A group is gone, and its requests in flight fail, when no status came for this long. Groups send two a second."""
 

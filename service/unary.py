@@ -27,7 +27,7 @@ async def collect(events: Events, limit_bytes: int) -> images_pb2.GenerateRespon
             if image_bytes <= limit_bytes:
                 images.setdefault(chunk.index, []).append(chunk.data)
         elif event.HasField("done"):
-            response = event.done
+            response.CopyFrom(event.done)  # other callers may read the event too
     if image_bytes <= limit_bytes:
         for image in response.images:
             image.data = b"".join(images[image.index])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
@@ -16,6 +17,7 @@ from pixelpod.client.events import Accepted, Done, Event, Progress
 from pixelpod.client.models import Model, model_from
 from pixelpod.client.options import GenerateOptions, GenerateParameters, build_request, with_parameters
 from pixelpod.client.result import Generation
+from pixelpod.client.resumption import Resumption
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 
 
@@ -35,6 +37,7 @@ class AsyncClient:
 
     def __init__(self, address: str, **options: Unpack[ConnectionOptions]) -> None:
         self._address = address
+        self._closed = False
         self._metadata = call_metadata(address, **options)
         self._channel = open_aio_channel(address, **options)
         self._stub = images_pb2_grpc.ImageGenerationStub(self._channel)
@@ -87,6 +90,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; calls under way are cancelled."""
+        self._closed = True
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -100,13 +104,25 @@ class AsyncClient:
     async def _receive(
         self, request: images_pb2.GenerateRequest, deadline_seconds: float | None, assembly: Assembly
     ) -> AsyncGenerator[Accepted | Progress, None]:
-        """Run the call, fill `assembly`, and yield the events before the end. However it is left, the call is over."""
-        call = self._stub.GenerateStream(request, timeout=deadline_seconds, metadata=self._metadata)
-        try:
-            async for message in call:
-                if event := assembly.take(message):
-                    yield event
-        except grpc.RpcError as error:
-            raise error_from_call(error, self._address) from error
-        finally:
-            call.cancel()
+        """Run the call, fill `assembly`, and yield the events before the end. However it is left, the call is over.
+
+        A stream that breaks is taken up again.
+        """
+        resumption = Resumption(request, deadline_seconds, assembly)
+        while True:
+            call = self._stub.GenerateStream(
+                resumption.request(), timeout=resumption.seconds_left, metadata=self._metadata
+            )
+            try:
+                async for message in call:
+                    if event := assembly.take(message):
+                        yield event
+                return
+            except grpc.RpcError as error:
+                broken = error_from_call(error, self._address)
+                broken.__cause__ = error
+            finally:
+                call.cancel()
+            await asyncio.sleep(resumption.pause_seconds(broken))
+            if self._closed:
+                raise broken

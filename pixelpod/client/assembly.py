@@ -15,9 +15,13 @@ from pixelpod.v1 import images_pb2
 
 
 class Assembly:
-    """The messages of one GenerateStream call, taken in one by one."""
+    """The messages of one request, taken in one by one; of several calls where its stream broke and was taken up."""
 
     def __init__(self) -> None:
+        self.began = False
+        """Whether anything arrived."""
+        self._answer_id = ""
+        self._accepted = False
         self._files: list[bytearray] = []
         self._closing: images_pb2.GenerateResponse | None = None
 
@@ -27,9 +31,10 @@ class Assembly:
         Raises:
             ServerError: if a chunk is out of place.
         """
+        self.began = True
         match message.WhichOneof("event"):
             case "accepted":
-                return from_message(Accepted, message.accepted)
+                return self._take_accepted(message.accepted)
             case "progress":
                 return from_message(Progress, message.progress)
             case "image_chunk":
@@ -38,6 +43,16 @@ class Assembly:
                 self._closing = message.done
         # An event that this version does not know (a newer server's) is no error.
         return None
+
+    def resume_point(self) -> images_pb2.ResumePoint | None:
+        """Return from where on the answer is lacking; None when no answer that can be taken up began."""
+        if not self._answer_id:
+            return None
+        if not self._files:
+            return images_pb2.ResumePoint(answer_id=self._answer_id)
+        return images_pb2.ResumePoint(
+            answer_id=self._answer_id, index=len(self._files) - 1, offset=len(self._files[-1])
+        )
 
     def generation(self) -> Generation:
         """Return the result, once the call ended with OK.
@@ -49,6 +64,15 @@ class Assembly:
             raise _broken("the stream ended without its closing message")
         _prove(self._closing.images, self._files)
         return generation_from(self._closing, [bytes(file) for file in self._files])
+
+    def _take_accepted(self, message: images_pb2.Accepted) -> Accepted | None:
+        if not message.answer_id or message.answer_id != self._answer_id:
+            # Another computation, maybe with another seed: its images must not be mixed with what came before.
+            self._answer_id, self._files, self._closing = message.answer_id, [], None
+        if self._accepted:
+            return None
+        self._accepted = True
+        return from_message(Accepted, message)
 
     def _take_chunk(self, chunk: images_pb2.ImageChunk) -> None:
         if chunk.index == len(self._files):

@@ -12,17 +12,22 @@ from pixelpod.loopback import is_loopback
 
 SERVICE = "pixelpod.v1.ImageGeneration"
 
+FIRST_PAUSE_SECONDS = 0.25
+LAST_PAUSE_SECONDS = 2.0
+PAUSE_FACTOR = 2
+"""Pauses between tries grow by this factor from the first to the last."""
+
 SERVICE_CONFIG = {
     "methodConfig": [
         {
             "name": [{"service": SERVICE}],
-            # gRPC itself tries again only while no answer has begun, keeps within the deadline, and waits as long as
-            # the server asks for where it does.
+            # gRPC itself tries again only while no answer has begun (afterwards resumption.py does), keeps within the
+            # deadline, and waits as long as the server asks for where it does.
             "retryPolicy": {
                 "maxAttempts": 4,
-                "initialBackoff": "0.25s",
-                "maxBackoff": "2s",
-                "backoffMultiplier": 2,
+                "initialBackoff": f"{FIRST_PAUSE_SECONDS}s",
+                "maxBackoff": f"{LAST_PAUSE_SECONDS}s",
+                "backoffMultiplier": PAUSE_FACTOR,
                 "retryableStatusCodes": ["UNAVAILABLE"],
             },
         }

@@ -58,8 +58,12 @@ class AnswerTooLargeError(PixelpodError):
     """The answer does not fit the way it was asked for."""
 
 
+class RequestIdReusedError(PixelpodError):
+    """The request id is that of another request of the last minutes; draw a new one."""
+
+
 class UnavailableError(PixelpodError):
-    """Nobody could be reached who serves the request now, also by gRPC's retries."""
+    """Nobody could be reached who serves the request now, also by retries."""
 
 
 class OverloadedError(PixelpodError):
@@ -84,6 +88,7 @@ ERROR_TYPES: dict[grpc.StatusCode, type[PixelpodError]] = {
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
     grpc.StatusCode.FAILED_PRECONDITION: AnswerTooLargeError,
+    grpc.StatusCode.ALREADY_EXISTS: RequestIdReusedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,

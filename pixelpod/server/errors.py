@@ -91,6 +91,10 @@ class LikelyCause(RequestError):
     """The request broke those that computed it, and is not tried again."""
 
 
+class AlreadyExists(RequestError):
+    """The name given to the request is another request's."""
+
+
 class DeadlinePassed(RequestError):
     """The request's time ran out."""
 
@@ -108,6 +112,7 @@ STATUS_CODES: dict[type[RequestError], grpc.StatusCode] = {
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     AnswerTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
     LikelyCause: grpc.StatusCode.FAILED_PRECONDITION,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
     ComputationFailed: grpc.StatusCode.INTERNAL,
 }

@@ -154,8 +154,19 @@ class GenerateRequest(_message.Message):
     QUALITY_FIELD_NUMBER: _builtins.int
     SIZE_POLICY_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    RESUME_FROM_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Names the request in answers and logs. 1 to 64 characters of A-Z a-z 0-9 . _ : -; drawn at random when empty."""
+    """Names the request in answers and logs. 1 to 64 characters of A-Z a-z 0-9 . _ : -; drawn at random when empty.
+
+    Given by the caller, it is an idempotency key of that caller, at one frontend. Repeated while the first call runs, it
+    joins it: one computation, the same events. Repeated within a window after the end (60 s by default; the frontend's
+    memory for it is bounded), it gets the kept answer. Repeated with other parameters it is ALREADY_EXISTS, reason
+    REQUEST_ID_REUSED. What failed or was given up is not kept: it is computed anew. So retry with the same id, and draw
+    a new one for every new request.
+
+    Each call has its own deadline. A computation has the time of the call that began it; when that runs out, a joined
+    call that has more begins it anew, with its own. Where it got image chunks already it ends with UNAVAILABLE instead.
+    """
     model: _builtins.str
     """Which model; may be empty where exactly one is served."""
     prompt: _builtins.str
@@ -186,6 +197,13 @@ class GenerateRequest(_message.Message):
     """What to do with a size that is no bucket. Default EXACT: refuse."""
     priority: Global___Priority.ValueType
     """Order among waiting requests. Default NORMAL."""
+    @_builtins.property
+    def resume_from(self) -> Global___ResumePoint:
+        """Takes up a GenerateStream that broke: the same request with the same request_id, and what of its answer arrived. Image
+        chunks before this point are not sent again if the frontend still has that answer. Otherwise the whole answer comes,
+        which accepted tells by another answer_id. Refused by Generate.
+        """
+
     def __init__(
         self,
         *,
@@ -204,10 +222,11 @@ class GenerateRequest(_message.Message):
         quality: _builtins.int | None = ...,
         size_policy: Global___SizePolicy.ValueType = ...,
         priority: Global___Priority.ValueType = ...,
+        resume_from: Global___ResumePoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_guidance_scale", b"_guidance_scale", "_height", b"_height", "_max_sequence_length", b"_max_sequence_length", "_negative_prompt", b"_negative_prompt", "_num_images", b"_num_images", "_quality", b"_quality", "_seed", b"_seed", "_steps", b"_steps", "_width", b"_width", "guidance_scale", b"guidance_scale", "height", b"height", "max_sequence_length", b"max_sequence_length", "negative_prompt", b"negative_prompt", "num_images", b"num_images", "quality", b"quality", "seed", b"seed", "steps", b"steps", "width", b"width"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_guidance_scale", b"_guidance_scale", "_height", b"_height", "_max_sequence_length", b"_max_sequence_length", "_negative_prompt", b"_negative_prompt", "_num_images", b"_num_images", "_quality", b"_quality", "_seed", b"_seed", "_steps", b"_steps", "_width", b"_width", "guidance_scale", b"guidance_scale", "height", b"height", "max_sequence_length", b"max_sequence_length", "negative_prompt", b"negative_prompt", "num_images", b"num_images", "quality", b"quality", "resume_from", b"resume_from", "seed", b"seed", "steps", b"steps", "width", b"width"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_guidance_scale", b"_guidance_scale", "_height", b"_height", "_max_sequence_length", b"_max_sequence_length", "_negative_prompt", b"_negative_prompt", "_num_images", b"_num_images", "_quality", b"_quality", "_seed", b"_seed", "_steps", b"_steps", "_width", b"_width", "guidance_scale", b"guidance_scale", "height", b"height", "max_sequence_length", b"max_sequence_length", "model", b"model", "negative_prompt", b"negative_prompt", "num_images", b"num_images", "output_format", b"output_format", "priority", b"priority", "prompt", b"prompt", "quality", b"quality", "request_id", b"request_id", "seed", b"seed", "size_policy", b"size_policy", "steps", b"steps", "width", b"width"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_guidance_scale", b"_guidance_scale", "_height", b"_height", "_max_sequence_length", b"_max_sequence_length", "_negative_prompt", b"_negative_prompt", "_num_images", b"_num_images", "_quality", b"_quality", "_seed", b"_seed", "_steps", b"_steps", "_width", b"_width", "guidance_scale", b"guidance_scale", "height", b"height", "max_sequence_length", b"max_sequence_length", "model", b"model", "negative_prompt", b"negative_prompt", "num_images", b"num_images", "output_format", b"output_format", "priority", b"priority", "prompt", b"prompt", "quality", b"quality", "request_id", b"request_id", "resume_from", b"resume_from", "seed", b"seed", "size_policy", b"size_policy", "steps", b"steps", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__guidance_scale: _TypeAlias = _typing.Literal["guidance_scale"]  # noqa: Y015
     _WhichOneofArgType__guidance_scale: _TypeAlias = _typing.Literal["_guidance_scale", b"_guidance_scale"]  # noqa: Y015
@@ -247,6 +266,36 @@ class GenerateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__width) -> _WhichOneofReturnType__width | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class ResumePoint(_message.Message):
+    """ResumePoint is a place between two image chunks of one answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_ID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    answer_id: _builtins.str
+    """As accepted told it."""
+    index: _builtins.int
+    """The image of the next chunk."""
+    offset: _builtins.int
+    """Where in that image's file the next chunk begins, in bytes."""
+    def __init__(
+        self,
+        *,
+        answer_id: _builtins.str = ...,
+        index: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "index", b"index", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumePoint: _TypeAlias = ResumePoint  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
@@ -486,7 +535,7 @@ class Timings(_message.Message):
     compile_seconds: _builtins.float
     """Compile time within the stages above; 0 once the group is READY."""
     total_seconds: _builtins.float
-    """From arrival at the frontend until the closing message."""
+    """From arrival at the frontend until the closing message; of the call that began the computation (see request_id)."""
     def __init__(
         self,
         *,
@@ -518,7 +567,7 @@ class GenerateEvent(_message.Message):
     DONE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def accepted(self) -> Global___Accepted:
-        """First, once."""
+        """First, once; again only before any image chunk, when the answer is computed anew (see request_id)."""
 
     @_builtins.property
     def progress(self) -> Global___Progress:
@@ -559,22 +608,28 @@ class Accepted(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     PREDICTED_SECONDS_FIELD_NUMBER: _builtins.int
+    ANSWER_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in the request, or as drawn."""
     position: _builtins.int
     """How many requests are before it, 0 when it starts at once."""
     predicted_seconds: _builtins.float
     """Seconds until the last image is expected; 0 when nothing was measured yet."""
+    answer_id: _builtins.str
+    """Names this computation of the answer, for ResumePoint. Empty where the request had no request_id. Chunks that came
+    under another answer_id are of another computation, maybe with other seeds: throw them away.
+    """
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         position: _builtins.int = ...,
         predicted_seconds: _builtins.float = ...,
+        answer_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "predicted_seconds", b"predicted_seconds", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "position", b"position", "predicted_seconds", b"predicted_seconds", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

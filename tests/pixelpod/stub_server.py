@@ -83,9 +83,11 @@ class StubServer(images_pb2_grpc.ImageGenerationServicer):
         await server.stop(grace=None)
 
 
-def accepted(request: images_pb2.GenerateRequest) -> images_pb2.GenerateEvent:
+def accepted(request: images_pb2.GenerateRequest, answer_id: str = "") -> images_pb2.GenerateEvent:
     return images_pb2.GenerateEvent(
-        accepted=images_pb2.Accepted(request_id=request.request_id, position=2, predicted_seconds=1.5)
+        accepted=images_pb2.Accepted(
+            request_id=request.request_id, position=2, predicted_seconds=1.5, answer_id=answer_id
+        )
     )
 
 

@@ -109,6 +109,9 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         """Status streams ever begun."""
         self.watching = 0
         """Status streams that go on."""
+        self.images_go_on = asyncio.Event()
+        self.images_go_on.set()
+        """Cleared: a request stops after its first image chunk until this is set."""
         self.warnings: list[images_pb2.Warning] = []
         self.executed: list[group_pb2.ExecuteRequest] = []
         self.callers: list[str] = []
@@ -182,6 +185,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
                     data = self.image[offset : offset + CHUNK_BYTES]
                     chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data)
                     yield images_pb2.GenerateEvent(image_chunk=chunk)
+                    await self.images_go_on.wait()
             yield images_pb2.GenerateEvent(done=self._done(request))
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.set()

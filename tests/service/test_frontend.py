@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import uuid
 
 import grpc
 import psutil
@@ -228,7 +229,8 @@ async def test_second_process_on_one_port_fails(start_group, serve_process, star
     assert f"cannot listen on 127.0.0.1:{port}" in log
 
 
-async def test_large_prompts_leave_memory_flat(start_group, serve_process) -> None:
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+async def test_large_prompts_leave_memory_flat(start_group, serve_process, named: bool) -> None:
     group = await start_group()
     process, client, _ = await serve_process(group.address)
     await client.serving()
@@ -236,7 +238,7 @@ async def test_large_prompts_leave_memory_flat(start_group, serve_process) -> No
 
     async def refuse(prompt_bytes: int) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await client.generate(prompt="x" * prompt_bytes)
+            await client.generate(prompt="x" * prompt_bytes, request_id=uuid.uuid4().hex if named else "")
         error = from_call(raised.value)
         assert isinstance(error, InvalidRequest)
         assert error.field == "prompt"

@@ -18,6 +18,7 @@ def test_defaults() -> None:
     assert settings.max_request_seconds == 600
     assert settings.group_silent_seconds == 2
     assert (settings.groups_dns, settings.groups_file, settings.discovery_seconds) == ((), None, 3)
+    assert (settings.answer_kept_seconds, settings.answers_kept_bytes) == (60, 64 * 1024 * 1024)
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +72,8 @@ def test_arguments_before_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("group_tls_cert_file", "a.crt"),
         ("group_tls_name", "groups.example"),
         ("group_token_file", "token"),
+        ("answer_kept_seconds", float("nan")),
+        ("answers_kept_bytes", -1),
         ("no_such_setting", 1),
     ],
 )

@@ -137,7 +137,8 @@ def test_keyword_arguments_go_before_given_options(server: StubServer, caller: C
 
 def test_keyword_arguments_are_the_options() -> None:
     assert set(GenerateParameters.__annotations__) | {"prompt"} == {field.name for field in fields(GenerateOptions)}
-    assert set(images_pb2.GenerateRequest.DESCRIPTOR.fields_by_name) == {f.name for f in fields(GenerateOptions)}
+    options = {field.name for field in fields(GenerateOptions)}
+    assert set(images_pb2.GenerateRequest.DESCRIPTOR.fields_by_name) == options | {"resume_from"}
 
 
 def test_models(server: StubServer, caller: Caller) -> None:

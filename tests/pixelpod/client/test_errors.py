@@ -18,6 +18,7 @@ from pixelpod.client import (
     OverloadedError,
     PermissionDeniedError,
     PixelpodError,
+    RequestIdReusedError,
     ServerError,
     UnauthenticatedError,
     UnavailableError,
@@ -27,7 +28,7 @@ from pixelpod.client.options import build_request
 from pixelpod.server import errors as server_errors
 from pixelpod.v1 import images_pb2
 from tests.pixelpod.client.conftest import Caller
-from tests.pixelpod.stub_server import StubServer, accepted, chunks, closing, events, fail, hang
+from tests.pixelpod.stub_server import StubServer, chunks, closing, events, fail, hang
 
 FILE = b"an image"
 DOWN = server_errors.Unavailable("no group is ready", reason="NO_GROUP")
@@ -41,6 +42,7 @@ CASES = [
     (server_errors.PermissionDenied("no", reason="MODEL_NOT_ALLOWED"), PermissionDeniedError, "MODEL_NOT_ALLOWED"),
     (server_errors.AnswerTooLarge("too large", reason="UNARY_RESPONSE_TOO_LARGE"), AnswerTooLargeError, None),
     (server_errors.Overloaded("full", reason="QUEUE_FULL", retry_after_seconds=2.5), OverloadedError, "QUEUE_FULL"),
+    (server_errors.AlreadyExists("used", reason="REQUEST_ID_REUSED", field="request_id"), RequestIdReusedError, None),
     (server_errors.DeadlinePassed("too late", reason="DEADLINE"), DeadlineError, "DEADLINE"),
     (server_errors.ComputationFailed("not finite", reason="NOT_FINITE"), ServerError, "NOT_FINITE"),
 ]
@@ -82,13 +84,6 @@ def test_tries_are_bounded(server: StubServer, caller: Caller) -> None:
     with pytest.raises(UnavailableError, match="no group is ready"):
         caller.generate(server.address)
     assert len(server.requests) == MAX_ATTEMPTS
-
-
-def test_nothing_is_tried_again_once_an_answer_began(server: StubServer, caller: Caller) -> None:
-    server.script = fail(DOWN, before=[accepted(images_pb2.GenerateRequest())])
-    with pytest.raises(UnavailableError):
-        caller.generate(server.address)
-    assert len(server.requests) == 1
 
 
 def test_model_list_is_tried_again(server: StubServer, caller: Caller) -> None:
