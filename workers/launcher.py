@@ -69,7 +69,8 @@ def launch(settings: GroupSettings) -> int:
     device.verify(model)
     verify_checkpoint(model, settings.world_size)
     if settings.node_rank == 0:
-        for address in (settings.listen, settings.metrics, settings.rendezvous if settings.nodes > 1 else None):
+        rendezvous = settings.rendezvous if settings.nodes > 1 else None
+        for address in (settings.listen, settings.metrics, settings.probes, rendezvous):
             if address is not None:
                 _require_free(address)
     group = settings.name or model.name

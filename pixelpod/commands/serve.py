@@ -22,6 +22,9 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where /metrics listens, host:port, or none.")
     ] = None,
+    probes: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where Kubernetes' gRPC probes are answered, host:port.")
+    ] = None,
     drain_delay_seconds: Annotated[
         float | None, typer.Option(help="After SIGTERM: how long to take requests while health says NOT_SERVING.")
     ] = None,
@@ -44,6 +47,7 @@ def serve(
         groups=tuple(group) if group else None,
         listen=listen,
         metrics=metrics,
+        probes=probes,
         drain_delay_seconds=drain_delay_seconds,
         drain_seconds=drain_seconds,
         log_format=log_format,
