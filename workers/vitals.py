@@ -1,6 +1,6 @@
 """Whether every rank of this host shows signs of life, for the liveness probe.
 
-The launcher looks at the same signs and kills a silent rank. So the probe finds something only where the launcher failed to.
+The launcher looks at the same signs and kills a silent rank: the probe finds something only where the launcher failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Vitals:
 
     def good(self) -> bool:
         """Look, and tell whether no rank was silent for too long. A rank that left in order has nothing to show."""
-        return all([self._is_well(rank) for rank in range(self._file.ranks)])  # all of them are looked at
+        silent = [rank for rank in range(self._file.ranks) if not self._is_well(rank)]
+        return not silent
 
     def _is_well(self, rank: int) -> bool:
         now, sign = self._clock(), self._file.sign(rank)

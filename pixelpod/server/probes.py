@@ -8,7 +8,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 
 LIVE = "live"
-"""The health service name of liveness. Where it is NOT_SERVING only a new process helps; every other name is readiness."""
+"""The health service name of liveness: where it is NOT_SERVING, only a new process helps. Other names are readiness."""
 
 
 class ProbeServer:
