@@ -125,7 +125,7 @@ def _check_frontend(program: list[str], folder: Path) -> None:
     with running("frontend", program, folder, "--group=127.0.0.1:1") as (process, _, probes):
         wait_until(lambda: health_of(probes, LIVE) == SERVING, 60, lambda: process.log)
         assert health_of(probes) == NOT_SERVING
-        assert process.stop(15, signal.SIGTERM) == 0
+        assert process.stop(60, signal.SIGTERM) == 0
         assert "Traceback" not in process.log
 
 
@@ -134,7 +134,7 @@ def _check_group(program: list[str], model_file: Path, folder: Path) -> None:
     with running("group", program, folder, *options) as (process, listen, probes):
         wait_serving(probes, 180, process)
         assert health_of(listen) == health_of(probes, LIVE) == SERVING
-        assert process.stop(15, signal.SIGTERM) == 0
+        assert process.stop(60, signal.SIGTERM) == 0
         assert "Traceback" not in process.log
 
 
