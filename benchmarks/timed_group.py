@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,12 +32,14 @@ from workers.endpoint import Endpoint
 from workers.estimates import Estimates
 from workers.images import EncodedImage
 from workers.leader import Leader
+from workers.liveness import LivenessFile
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.settings import GroupSettings
 from workers.stall import StallWatch
 from workers.status import StatusBoard
+from workers.vitals import Vitals
 
 STEPS = 4
 BATCH_SIZES = [1, 2, 4]
@@ -116,7 +119,8 @@ def serve(listen: str, metrics: str, name: str, step_seconds: float, steps: int)
     queue = RequestQueue(estimates, 2 * BATCH_SIZES[-1], settings.in_flight_limit, settings.batch_window_seconds)
     status = StatusBoard(name, model, ranks=1, epoch=time.time_ns() // 1_000_000, queue=queue)
     group_metrics = GroupMetrics(model, queue, status)
-    endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates)
+    signs = LivenessFile.create(Path(tempfile.mkdtemp()) / "signs", ranks=0)
+    endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates, Vitals(signs, 5.0, 120.0))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     runner: Any = TimedRunner(step_seconds)
     leader = Leader(
