@@ -14,11 +14,12 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import distributed as dist
 
+from benchmarks.timed_model import BATCH_SIZES, STEPS, timed_model
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.v1 import group_pb2, images_pb2
@@ -32,14 +33,10 @@ from workers.estimates import Estimates
 from workers.images import EncodedImage
 from workers.leader import Leader
 from workers.metrics import GroupMetrics
-from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.settings import GroupSettings
 from workers.stall import StallWatch
 from workers.status import StatusBoard
-
-STEPS = 4
-BATCH_SIZES = [1, 2, 4]
 
 
 class NoCompiles:
@@ -57,14 +54,14 @@ class TimedRunner:
     compiles = NoCompiles()
 
     def __init__(self, step_seconds: float) -> None:
-        self._step_seconds = step_seconds
+        self.step_seconds = step_seconds
 
     def run(
         self, batch: group_pb2.RunBatch, boundary: Boundary, on_step: Callable[[int], None] = lambda step: None
     ) -> BatchResult:
         began = time.monotonic()
         for step in range(1, batch.steps + 1):
-            time.sleep(max(0.0, began + step * self._step_seconds - time.monotonic()))
+            time.sleep(max(0.0, began + step * self.step_seconds - time.monotonic()))
             if boundary.agree(SUCCEEDED) != group_pb2.VERDICT_CONTINUE:
                 raise BatchAborted(None)
             on_step(step)
@@ -82,26 +79,6 @@ class TimedRunner:
         return False
 
 
-def timed_model(name: str = "timed") -> ModelFile:
-    return ModelFile.model_validate(
-        {
-            "name": name,
-            "revision": "r1",
-            "family": "sd3",
-            "path": "nowhere",
-            "buckets": [{"width": 64, "height": 64, "batch_sizes": BATCH_SIZES}],
-            "limits": {
-                "steps": {"min": 1, "max": 50},
-                "guidance_scale": {"min": 0.0, "max": 10.0},
-                "num_images": {"min": 1, "max": 4},
-                "max_sequence_lengths": [77],
-                "max_prompt_bytes": 1000,
-            },
-            "defaults": {"width": 64, "height": 64, "steps": STEPS, "guidance_scale": 4.0, "max_sequence_length": 77},
-        }
-    )
-
-
 def answer_with(image_bytes: int) -> None:
     """Let every image file be so many bytes, without encoding anything."""
     data = os.urandom(image_bytes)
@@ -109,7 +86,7 @@ def answer_with(image_bytes: int) -> None:
     delivery.encode_image = lambda *arguments: image
 
 
-def serve(listen: str, metrics: str, name: str, step_seconds: float) -> None:
+def serve(listen: str, metrics: str, name: str, runner: TimedRunner) -> None:
     """Serve until SIGTERM."""
     settings = GroupSettings(model=Path("unused"), listen=listen, metrics=None)
     model, estimates = timed_model(), Estimates()
@@ -118,10 +95,9 @@ def serve(listen: str, metrics: str, name: str, step_seconds: float) -> None:
     group_metrics = GroupMetrics(model, queue, status)
     endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    runner: Any = TimedRunner(step_seconds)
     leader = Leader(
         ControlChannel(timeout_seconds=60),
-        runner,
+        cast(Any, runner),
         queue,
         estimates,
         group_metrics,
@@ -134,8 +110,8 @@ def serve(listen: str, metrics: str, name: str, step_seconds: float) -> None:
     for bucket in model.buckets:
         for size in BATCH_SIZES:
             measured = group_pb2.RunBatch(width=bucket.width, height=bucket.height, batch_size=size)
-            estimates.observe(measured, step_seconds, 0.0)
-        status.tell_warm(bucket.width, bucket.height, STEPS * step_seconds, step_seconds)
+            estimates.observe(measured, runner.step_seconds, 0.0)
+        status.tell_warm(bucket.width, bucket.height, STEPS * runner.step_seconds, runner.step_seconds)
     metrics_server = MetricsServer(metrics, group_metrics.registry)
     port = endpoint.start()
     endpoint.drain_on(signal.SIGTERM, signal.SIGINT)
@@ -157,7 +133,7 @@ def main() -> None:
     if arguments.image_bytes:
         answer_with(arguments.image_bytes)
     configure_logging("text", arguments.name, "WARNING")
-    serve(arguments.listen, arguments.metrics, arguments.name, arguments.step_seconds)
+    serve(arguments.listen, arguments.metrics, arguments.name, TimedRunner(arguments.step_seconds))
 
 
 if __name__ == "__main__":

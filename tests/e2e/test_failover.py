@@ -1,0 +1,139 @@
+"""Three groups, of which one after the other is killed or stopped under load: no caller notices but by the time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from benchmarks.load import quantile
+from pixelpod.client import AsyncClient, Generation, PixelpodError
+from tests.e2e.frontends import RunningFrontend, frontend
+from tests.e2e.processes import wait_until
+from tests.e2e.timed_groups import TimedGroup, TimedGroups
+
+GROUPS = 3
+STEP_SECONDS = 0.1
+RATE = 10.0
+"""Requests a second: half of what two groups compute."""
+DEADLINE_SECONDS = 30.0
+
+
+@dataclass
+class Load:
+    """Requests at random times, each with a seed of its own, and what became of them."""
+
+    client: AsyncClient
+    draw: random.Random = field(default_factory=lambda: random.Random(0))
+    answers: dict[int, Generation] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    errors: list[PixelpodError] = field(default_factory=list)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Ask until `stop`, then wait for all answers."""
+        async with asyncio.TaskGroup() as calls:
+            seed = 0
+            while not stop.is_set():
+                calls.create_task(self._ask(seed))
+                seed += 1
+                await asyncio.sleep(self.draw.expovariate(RATE))
+
+    async def _ask(self, seed: int) -> None:
+        began = time.monotonic()
+        try:
+            answer = await self.client.generate("a fox", seed=seed, deadline_seconds=DEADLINE_SECONDS)
+        except PixelpodError as error:
+            self.errors.append(error)
+        else:
+            assert seed not in self.answers
+            self.answers[seed] = answer
+            self.seconds.append(time.monotonic() - began)
+
+
+@pytest.fixture
+def groups(start_timed_groups: Callable[[int, float], TimedGroups]) -> TimedGroups:
+    return start_timed_groups(GROUPS, STEP_SECONDS)
+
+
+@pytest.fixture
+def service(groups: TimedGroups) -> Iterator[RunningFrontend]:
+    with frontend(groups.addresses, "--drain-delay-seconds", "0") as service:
+        yield service
+        assert service.process.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("faults", "pause_seconds"),
+    [(3, 4.0), pytest.param(12, 10.0, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
+    ids=["short", "two-minutes"],
+)
+async def test_no_caller_notices_the_death_of_a_group(
+    groups: TimedGroups, service: RunningFrontend, faults: int, pause_seconds: float
+) -> None:
+    await _wait_groups(service, GROUPS)
+    stop, recoveries, broken = asyncio.Event(), [], set()
+    async with AsyncClient(service.address) as client:
+        load = Load(client)
+        running = asyncio.create_task(load.run(stop))
+        for number in range(faults):
+            await asyncio.sleep(pause_seconds)
+            group = groups.all[number % GROUPS]
+            broken.add(group.pids[-1])
+            began = time.monotonic()
+            await (_kill(group) if number % 2 == 0 else _stop_for_a_while(group, service))
+            await _wait_groups(service, GROUPS)
+            recoveries.append(time.monotonic() - began)
+        await asyncio.sleep(1.0)
+        stop.set()
+        await running
+
+    sent_again = service.metric("pixelpod_frontend_sent_again_total")
+    print(
+        f"{faults} groups killed or stopped in turn: {len(load.answers)} answers, {len(load.errors)} errors, ", end=""
+    )
+    print(f"{sent_again:g} requests sent again; all groups there again after {max(recoveries):.1f} s (worst); ", end="")
+    print(f"latency {quantile(load.seconds, 0.5):.2f} s (median), {max(load.seconds):.2f} s (worst)")
+    assert load.errors == []
+    assert sent_again > 0, "no fault hit a request"
+    assert [load.answers[seed].images[0].seed for seed in range(len(load.answers))] == list(range(len(load.answers)))
+
+    # What was computed twice was lost the first time.
+    computed = groups.computed()
+    times = Counter(each.seed for each in computed)
+    lost = Counter(each.seed for each in computed if each.pid in broken)
+    assert set(times) == set(load.answers)
+    assert [seed for seed in times if times[seed] - lost[seed] > 1] == []
+    service.wait_idle()
+    assert service.metric("pixelpod_frontend_requests_total") == len(load.answers)
+    groups.assert_idle()
+
+
+async def _kill(group: TimedGroup) -> None:
+    """Kill a group; it starts again at once."""
+    await asyncio.to_thread(group.end, signal.SIGKILL)
+    await asyncio.to_thread(group.start)
+
+
+async def _stop_for_a_while(group: TimedGroup, service: RunningFrontend) -> None:
+    """Let a group hang until it is given up, and go on later."""
+    group.send(signal.SIGSTOP)
+    try:
+        await _wait_groups(service, GROUPS - 1)
+        await asyncio.sleep(0.5)
+    finally:
+        group.send(signal.SIGCONT)
+
+
+async def _wait_groups(service: RunningFrontend, number: int) -> None:
+    """Wait until the frontend has so many groups."""
+
+    def up() -> float:
+        return service.metric("pixelpod_frontend_group_up")
+
+    await asyncio.to_thread(wait_until, lambda: up() == number, 30.0, lambda: f"{up():g} groups, not {number}")
