@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.timed_group import TimedRunner, serve
 from pixelpod.server.logs import configure_logging
@@ -43,17 +45,19 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         if os.fork() == 0:
-            try:
-                _serve(*line.split())
-            finally:
-                os._exit(0)  # what a fork inherits to tidy up is not its own
+            _serve(*line.split())
 
 
-def _serve(listen: str, metrics: str, name: str, step_seconds: str, record: str) -> None:
+def _serve(listen: str, metrics: str, name: str, step_seconds: str, record: str) -> NoReturn:
     """Be a group until SIGTERM."""
     print(os.getpid(), flush=True)
-    configure_logging("text", name, "WARNING")
-    serve(listen, metrics, name, RecordingRunner(float(step_seconds), Path(record)))
+    try:
+        configure_logging("text", name, "WARNING")
+        serve(listen, metrics, name, RecordingRunner(float(step_seconds), Path(record)))
+    except Exception:  # noqa: BLE001 -- told to the test that waits for the address
+        traceback.print_exc()
+        print("failed", flush=True)
+    os._exit(0)  # what a fork inherits to tidy up is not its own
 
 
 if __name__ == "__main__":

@@ -3,57 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import pytest
 
 from benchmarks.load import quantile
-from pixelpod.client import AsyncClient, Generation, PixelpodError
+from pixelpod.client import AsyncClient
 from tests.e2e.frontends import RunningFrontend, frontend
 from tests.e2e.processes import wait_until
+from tests.e2e.steady_load import steady_load
 from tests.e2e.timed_groups import TimedGroup, TimedGroups
 
 GROUPS = 3
 STEP_SECONDS = 0.1
 RATE = 10.0
 """Requests a second: half of what two groups compute."""
-DEADLINE_SECONDS = 30.0
-
-
-@dataclass
-class Load:
-    """Requests at random times, each with a seed of its own, and what became of them."""
-
-    client: AsyncClient
-    draw: random.Random = field(default_factory=lambda: random.Random(0))
-    answers: dict[int, Generation] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-    errors: list[PixelpodError] = field(default_factory=list)
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Ask until `stop`, then wait for all answers."""
-        async with asyncio.TaskGroup() as calls:
-            seed = 0
-            while not stop.is_set():
-                calls.create_task(self._ask(seed))
-                seed += 1
-                await asyncio.sleep(self.draw.expovariate(RATE))
-
-    async def _ask(self, seed: int) -> None:
-        began = time.monotonic()
-        try:
-            answer = await self.client.generate("a fox", seed=seed, deadline_seconds=DEADLINE_SECONDS)
-        except PixelpodError as error:
-            self.errors.append(error)
-        else:
-            assert seed not in self.answers
-            self.answers[seed] = answer
-            self.seconds.append(time.monotonic() - began)
 
 
 @pytest.fixture
@@ -77,10 +44,8 @@ async def test_no_caller_notices_the_death_of_a_group(
     groups: TimedGroups, service: RunningFrontend, faults: int, pause_seconds: float
 ) -> None:
     await _wait_groups(service, GROUPS)
-    stop, recoveries, broken = asyncio.Event(), [], set()
-    async with AsyncClient(service.address) as client:
-        load = Load(client)
-        running = asyncio.create_task(load.run(stop))
+    recoveries, broken = [], set()
+    async with AsyncClient(service.address) as client, steady_load([client], RATE) as load:
         for number in range(faults):
             await asyncio.sleep(pause_seconds)
             group = groups.all[number % GROUPS]
@@ -90,8 +55,6 @@ async def test_no_caller_notices_the_death_of_a_group(
             await _wait_groups(service, GROUPS)
             recoveries.append(time.monotonic() - began)
         await asyncio.sleep(1.0)
-        stop.set()
-        await running
 
     sent_again = service.metric("pixelpod_frontend_sent_again_total")
     print(
