@@ -13,7 +13,7 @@ from benchmarks.load import quantile
 from pixelpod.client import AsyncClient
 from tests.e2e.frontends import RunningFrontend, frontend
 from tests.e2e.processes import NOT_SERVING, health_of, wait_until
-from tests.e2e.steady_load import steady_load
+from tests.e2e.steady_load import PlainClient, steady_load
 from tests.e2e.timed_groups import TimedGroups
 
 GROUPS = 3
@@ -114,7 +114,8 @@ async def test_no_call_fails_while_everything_is_restarted(
     async with virtual_address(first) as virtual, AsyncExitStack() as stack:
         # A Service's address, and clients that know both frontends and prefer one of them.
         targets = [virtual.address, f"ipv4:{first},{second}", f"ipv4:{second},{first}"]
-        clients = [await stack.enter_async_context(AsyncClient(target)) for target in targets]
+        kinds = (AsyncClient, PlainClient)
+        clients = [await stack.enter_async_context(kind(target)) for target in targets for kind in kinds]
         async with steady_load(clients, RATE) as load:
             for _ in range(rounds):
                 for group in groups.all:
