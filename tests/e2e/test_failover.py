@@ -8,10 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import grpc
 import pytest
 
 from benchmarks.load import quantile
 from pixelpod.client import AsyncClient
+from pixelpod.v1 import images_pb2, images_pb2_grpc
 from tests.e2e.frontends import RunningFrontend, frontend
 from tests.e2e.processes import wait_until
 from tests.e2e.steady_load import steady_load
@@ -19,6 +21,8 @@ from tests.e2e.timed_groups import TimedGroup, TimedGroups
 
 GROUPS = 3
 STEP_SECONDS = 0.1
+STEPS_OF_SECONDS = 20
+"""So many steps that a group can be killed within them."""
 RATE = 10.0
 """Requests a second: half of what two groups compute."""
 
@@ -75,6 +79,41 @@ async def test_no_caller_notices_the_death_of_a_group(
     service.wait_idle()
     assert service.metric("pixelpod_frontend_requests_total") == len(load.answers)
     groups.assert_idle()
+
+
+async def test_retries_with_one_id_while_their_group_is_killed(groups: TimedGroups, service: RunningFrontend) -> None:
+    await _wait_groups(service, GROUPS)
+    request = images_pb2.GenerateRequest(prompt="a fox", request_id="the-same", steps=STEPS_OF_SECONDS)
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        stub = images_pb2_grpc.ImageGenerationStub(channel)
+        calls = [asyncio.ensure_future(_answer(stub, request)) for _ in range(5)]
+        computing = await _first_computing(groups)
+        await asyncio.to_thread(computing.end, signal.SIGKILL)
+        late = await _answer(stub, request)
+        answers = [*await asyncio.gather(*calls), await _answer(stub, request), late]
+    assert {(answer.images[0].sha256, answer.images[0].seed, answer.group) for answer in answers} == {
+        (late.images[0].sha256, late.images[0].seed, late.group)
+    }
+    assert late.group != computing.name
+    assert [each.seed for each in groups.computed()] == [late.images[0].seed], "computed to the end once"
+    service.wait_idle()
+    assert service.metric("pixelpod_frontend_sent_again_total") == 1
+
+
+async def _answer(
+    stub: images_pb2_grpc.ImageGenerationStub, request: images_pb2.GenerateRequest
+) -> images_pb2.GenerateResponse:
+    return await stub.Generate(request, timeout=30.0)
+
+
+async def _first_computing(groups: TimedGroups) -> TimedGroup:
+    """Return the group that has something to do, once one has."""
+
+    def busy() -> list[TimedGroup]:
+        return [group for group in groups.all if group.metric("pixelpod_group_in_flight") > 0]
+
+    await asyncio.to_thread(wait_until, lambda: bool(busy()), 10.0, lambda: "no group computes")
+    return busy()[0]
 
 
 async def _kill(group: TimedGroup) -> None:
