@@ -82,7 +82,7 @@ class Frontends:
         self.all = [context.enter_context(frontend(groups.addresses, *DRAIN_DELAY)) for context in self._contexts]
 
     def restart(self, number: int) -> None:
-        """Stop one as a deployment does, and start it again."""
+        """Wait for the end of one that was told to stop, and start it again."""
         stopped = self.all[number]
         assert stopped.process.wait(STOP_SECONDS) == 0, stopped.process.log
         self._contexts[number].close()
