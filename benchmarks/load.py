@@ -22,6 +22,7 @@ class Outcomes:
     codes: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """Latencies by code."""
+    errors: list[grpc.aio.AioRpcError] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     answered: list[float] = field(default_factory=list)
     """When each OK came, by time.monotonic()."""
@@ -45,6 +46,7 @@ async def ask(stub: images_pb2_grpc.ImageGenerationStub, deadline_seconds: float
         code = "OK"
     except grpc.aio.AioRpcError as error:
         code = error.code().name
+        outcomes.errors.append(error)
     outcomes.note(code, time.monotonic() - began)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.timed_group import BATCH_SIZES, STEPS
+from benchmarks.timed_model import BATCH_SIZES, STEPS
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 
 

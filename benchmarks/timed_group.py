@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import distributed as dist
 
+from benchmarks.timed_model import BATCH_SIZES, STEPS, timed_model
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.v1 import group_pb2, images_pb2
@@ -34,15 +35,11 @@ from workers.images import EncodedImage
 from workers.leader import Leader
 from workers.liveness import LivenessFile
 from workers.metrics import GroupMetrics
-from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.settings import GroupSettings
 from workers.stall import StallWatch
 from workers.status import StatusBoard
 from workers.vitals import Vitals
-
-STEPS = 4
-BATCH_SIZES = [1, 2, 4]
 
 
 class NoCompiles:
@@ -60,14 +57,14 @@ class TimedRunner:
     compiles = NoCompiles()
 
     def __init__(self, step_seconds: float) -> None:
-        self._step_seconds = step_seconds
+        self.step_seconds = step_seconds
 
     def run(
         self, batch: group_pb2.RunBatch, boundary: Boundary, on_step: Callable[[int], None] = lambda step: None
     ) -> BatchResult:
         began = time.monotonic()
         for step in range(1, batch.steps + 1):
-            time.sleep(max(0.0, began + step * self._step_seconds - time.monotonic()))
+            time.sleep(max(0.0, began + step * self.step_seconds - time.monotonic()))
             if boundary.agree(SUCCEEDED) != group_pb2.VERDICT_CONTINUE:
                 raise BatchAborted(None)
             on_step(step)
@@ -85,26 +82,6 @@ class TimedRunner:
         return False
 
 
-def timed_model(steps: int) -> ModelFile:
-    return ModelFile.model_validate(
-        {
-            "name": "timed",
-            "revision": "r1",
-            "family": "sd3",
-            "path": "nowhere",
-            "buckets": [{"width": 64, "height": 64, "batch_sizes": BATCH_SIZES}],
-            "limits": {
-                "steps": {"min": 1, "max": 50},
-                "guidance_scale": {"min": 0.0, "max": 10.0},
-                "num_images": {"min": 1, "max": 4},
-                "max_sequence_lengths": [77],
-                "max_prompt_bytes": 1000,
-            },
-            "defaults": {"width": 64, "height": 64, "steps": steps, "guidance_scale": 4.0, "max_sequence_length": 77},
-        }
-    )
-
-
 def answer_with(image_bytes: int) -> None:
     """Let every image file be so many bytes, without encoding anything."""
     data = os.urandom(image_bytes)
@@ -112,7 +89,7 @@ def answer_with(image_bytes: int) -> None:
     delivery.encode_image = lambda *arguments: image
 
 
-def serve(listen: str, metrics: str, name: str, step_seconds: float, steps: int) -> None:
+def serve(listen: str, metrics: str, name: str, runner: TimedRunner, steps: int = STEPS) -> None:
     """Serve until SIGTERM."""
     settings = GroupSettings(model=Path("unused"), listen=listen, metrics=None)
     model, estimates = timed_model(steps), Estimates()
@@ -122,10 +99,9 @@ def serve(listen: str, metrics: str, name: str, step_seconds: float, steps: int)
     signs = LivenessFile.create(Path(tempfile.mkdtemp()) / "signs", ranks=0)
     endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates, Vitals(signs, 5.0, 120.0))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    runner: Any = TimedRunner(step_seconds)
     leader = Leader(
         ControlChannel(timeout_seconds=60),
-        runner,
+        cast(Any, runner),
         queue,
         estimates,
         group_metrics,
@@ -138,8 +114,8 @@ def serve(listen: str, metrics: str, name: str, step_seconds: float, steps: int)
     for bucket in model.buckets:
         for size in BATCH_SIZES:
             measured = group_pb2.RunBatch(width=bucket.width, height=bucket.height, batch_size=size)
-            estimates.observe(measured, step_seconds, 0.0)
-        status.tell_warm(bucket.width, bucket.height, steps * step_seconds, step_seconds)
+            estimates.observe(measured, runner.step_seconds, 0.0)
+        status.tell_warm(bucket.width, bucket.height, steps * runner.step_seconds, runner.step_seconds)
     metrics_server = MetricsServer(metrics, group_metrics.registry)
     port = endpoint.start()
     endpoint.drain_on(signal.SIGTERM, signal.SIGINT)
@@ -162,7 +138,8 @@ def main() -> None:
     if arguments.image_bytes:
         answer_with(arguments.image_bytes)
     configure_logging("text", arguments.name, "WARNING")
-    serve(arguments.listen, arguments.metrics, arguments.name, arguments.step_seconds, arguments.steps)
+    runner = TimedRunner(arguments.step_seconds)
+    serve(arguments.listen, arguments.metrics, arguments.name, runner, arguments.steps)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ Incarnation: TypeAlias = tuple[str, int]
 
 _REFUSALS = (Unauthenticated, PermissionDenied)
 
+_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE.name, grpc.StatusCode.CANCELLED.name})
+"""gRPC's own reasons, which no group said: the connection broke, or the call arrived just as the group's server stopped
+(https://github.com/grpc/grpc/issues/41785)."""
+
 REASON_LOST = "GROUP_LOST"
 RETRY_LOST_SECONDS = 1.0
 """A request whose group was lost may find another, or the same one restarted, after this long."""
@@ -196,10 +200,8 @@ class GroupConnection:
                 yield event
         except grpc.aio.AioRpcError as error:
             ended = from_call(error)
-            # With gRPC's own reason, no group said it: the connection broke. What a group thinks of this frontend's own
-            # token is not the caller's fault.
-            broken = ended.reason == grpc.StatusCode.UNAVAILABLE.name
-            raise (self.lost() if broken or isinstance(ended, _REFUSALS) else ended) from error
+            # What a group thinks of this frontend's own token is not the caller's fault.
+            raise (self.lost() if ended.reason in _BROKEN or isinstance(ended, _REFUSALS) else ended) from error
         except asyncio.CancelledError:
             if call in self._cut:
                 raise self._cut[call] from None

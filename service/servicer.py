@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias
@@ -51,9 +52,10 @@ class ImageGeneration:
         return len(self._tasks)
 
     async def finish(self, seconds: float) -> None:
-        """Wait until every running request has ended, its status sent, but at most `seconds`."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        """Wait until every request has ended, its status sent, also those that come meanwhile; at most `seconds`."""
+        until = time.monotonic() + seconds
+        while self._tasks and (left := until - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
 
     async def close(self) -> None:
         """Give up what is still computed, although its callers left."""

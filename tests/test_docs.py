@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pixelpod.client.channel import SERVICE_CONFIG
 from service.metrics import FrontendMetrics
 from tests.workers.models import make_queue
 from workers.metrics import GroupMetrics
@@ -33,6 +35,12 @@ def test_every_reason_is_documented(package: str) -> None:
     reasons = set(re.findall(r"reason(?:: str)? ?= ?\"([A-Z_]+)\"", source))
     assert reasons
     assert not {reason for reason in reasons if reason not in page}
+
+
+def test_the_service_config_is_the_client_librarys() -> None:
+    page = (REPOSITORY / "docs" / "errors.md").read_text()
+    (published,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert json.loads(published) == SERVICE_CONFIG
 
 
 def _names(registry: CollectorRegistry) -> set[str]:

@@ -28,7 +28,9 @@ SERVICE_CONFIG = {
                 "initialBackoff": f"{FIRST_PAUSE_SECONDS}s",
                 "maxBackoff": f"{LAST_PAUSE_SECONDS}s",
                 "backoffMultiplier": PAUSE_FACTOR,
-                "retryableStatusCodes": ["UNAVAILABLE"],
+                # CANCELLED is what gRPC's servers make of calls that arrive just as they stop, before anybody saw them:
+                # https://github.com/grpc/grpc/issues/41785. What a caller cancels itself is not tried again.
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
             },
         }
     ]

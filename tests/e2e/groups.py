@@ -100,7 +100,7 @@ def running(
     model_file: Path, ranks: int = 2, environment: Mapping[str, str] | None = None, **settings: Any
 ) -> Iterator[Group]:
     """Start a group, and end it with the context. It does not serve yet: see `processes.wait_serving`."""
-    address, metrics_address = free_address(), free_address()
+    address, metrics_address = settings.get("listen") or free_address(), free_address()
     values = {"model": model_file, "ranks": ranks, "listen": address, "metrics": metrics_address, **settings}
     variables = {**(environment or {}), **environment_of(values)}
     with start([sys.executable, "-c", LAUNCH], variables) as process:

@@ -102,6 +102,20 @@ def test_a_killed_launcher_leaves_no_rank(model_file: Path) -> None:
         assert not alive
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_groups_on_one_host_and_an_instant_restart(model_file: Path) -> None:
+    with running(model_file) as one, running(model_file) as other:
+        for group in (one, other):
+            wait_serving(group.address, READY_SECONDS, group.process)
+        expected = images_of(other.execute())
+        assert images_of(one.execute()) == expected
+        assert one.process.stop() == 0
+        with running(model_file, listen=one.address) as again:
+            wait_serving(again.address, READY_SECONDS, again.process)
+            assert images_of(again.execute()) == images_of(other.execute()) == expected
+
+
 def test_signal_while_loading_ends_the_group_at_once(model_file: Path) -> None:
     with running(model_file) as group:
         assert group.status.state != group_pb2.GROUP_STATE_READY

@@ -21,6 +21,10 @@ CHUNK_BYTES = 900_000
 Script = Callable[[images_pb2.GenerateRequest], AsyncIterator[images_pb2.GenerateEvent]]
 
 
+class Stopping(Exception):
+    """Raised by a script: the call ends as gRPC ends those that arrive just as a server stops."""
+
+
 class StubServer(images_pb2_grpc.ImageGenerationServicer):
     """Answers GenerateStream with `script` and ListModels with `models`; remembers what it was asked.
 
@@ -62,6 +66,8 @@ class StubServer(images_pb2_grpc.ImageGenerationServicer):
         try:
             async for event in self.script(request):
                 yield event
+        except Stopping:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
         except asyncio.CancelledError:
             self.cancelled.set()
             raise

@@ -98,6 +98,8 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self.address = ""
         self.image = b"image bytes"
         self.error: Exception | None = None
+        self.stopping = False
+        """Ends calls as gRPC ends those that arrive just as a server stops."""
         self.silent = False
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -171,6 +173,8 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
         self.timeouts.append(context.time_remaining())
         if self.error is not None:
             raise self.error
+        if self.stopping:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
         self.running += 1
         try:
             yield images_pb2.GenerateEvent(accepted=images_pb2.Accepted(request_id=request.request_id))

@@ -170,6 +170,16 @@ async def test_a_group_that_refuses_is_passed_over(start_group, start_frontend, 
     assert sent_again(client, "refused") == 1
 
 
+async def test_a_group_that_just_stopped_is_passed_over(start_group, start_frontend) -> None:
+    stopping, other = await start_group("stopping"), await start_group("other")
+    stopping.stopping = True
+    await other.publish(backlog_seconds=5.0)
+    client = await start_frontend(stopping, other)
+    await all_ready(client)
+    assert (await client.events())[-1].done.group == "other"
+    assert sent_again(client, "lost") == 1
+
+
 async def test_a_refused_request_waits_for_the_groups_next_status(start_group, start_frontend) -> None:
     group = await start_group()
     group.error = Overloaded("full", reason="QUEUE_FULL")

@@ -148,6 +148,24 @@ async def test_accepted_requests_are_finished_and_watchers_do_not_delay(start_gr
     assert time.monotonic() - began < 2
 
 
+async def test_requests_that_come_at_the_last_moment_are_finished_too(start_group, start_frontend) -> None:
+    """The listener closes a moment after the drain began to wait: what slips in meanwhile has its time as well."""
+    group = await start_group()
+    group.go_on.clear()
+    client = await start_frontend(group, drain_seconds=WAIT_SECONDS)
+    early = client.images.Generate(client.request())
+    await eventually(lambda: group.running == 1)
+    finish = asyncio.create_task(client.frontend._service.finish(WAIT_SECONDS))
+    late = asyncio.create_task(client.generate())
+    await eventually(lambda: group.running == 2)
+    early.cancel()
+    await eventually(lambda: client.in_flight == 1)
+    assert not finish.done()
+    group.go_on.set()
+    assert (await late).images[0].data == group.image
+    await asyncio.wait_for(finish, WAIT_SECONDS)
+
+
 async def test_what_does_not_finish_gets_a_status(start_group, start_frontend) -> None:
     group = await start_group()
     group.go_on.clear()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
+import os
 import time
+from itertools import chain
 
 import grpc
 import pytest
@@ -133,6 +136,32 @@ async def test_unary_answer_has_all_images(start_group, start_frontend) -> None:
     assert [image.data == group.image for image in answer.images] == [True] * 3
     assert [image.seed for image in answer.images] == [2**64 - 1, 0, 1]
     assert answer.group == "stub"
+
+
+async def test_noise_of_2048_by_2048_comes_by_stream_to_a_client_with_default_limits(
+    start_group, start_frontend
+) -> None:
+    group = await start_group()
+    group.image = os.urandom(2048 * 2048 * 3)
+    client: Client = await start_frontend(group)
+    events = await client.events()
+    chunks = [event.image_chunk for event in events if event.HasField("image_chunk")]
+    assert b"".join(chunk.data for chunk in chunks) == group.image
+    assert events[-1].done.images[0].size_bytes == len(group.image)
+    assert isinstance(await refusal(client), AnswerTooLarge)
+
+
+async def test_identical_calls_side_by_side_have_ids_of_their_own(start_group, start_frontend) -> None:
+    group = await start_group()
+    client: Client = await start_frontend(group)
+    calls = iter(range(200))
+
+    async def ask_again_and_again() -> list[str]:
+        return [(await client.generate(seed=7)).request_id for _ in calls]
+
+    ids = list(chain(*await asyncio.gather(*(ask_again_and_again() for _ in range(8)))))
+    assert len(ids) == len(set(ids)) == 200
+    assert sorted(ids) == sorted(execution.request_id for execution in group.executed)
 
 
 async def test_unary_answer_over_the_limit_tells_what_to_do(start_group, start_frontend) -> None:

@@ -28,7 +28,7 @@ from pixelpod.client.options import build_request
 from pixelpod.server import errors as server_errors
 from pixelpod.v1 import images_pb2
 from tests.pixelpod.client.conftest import Caller
-from tests.pixelpod.stub_server import StubServer, chunks, closing, events, fail, hang
+from tests.pixelpod.stub_server import Stopping, StubServer, chunks, closing, events, fail, hang
 
 FILE = b"an image"
 DOWN = server_errors.Unavailable("no group is ready", reason="NO_GROUP")
@@ -72,8 +72,11 @@ def test_server_bug_tells_its_incident(server: StubServer, caller: Caller) -> No
     assert "secret" not in raised.value.message
 
 
-def test_unavailable_is_tried_again_with_the_same_request(server: StubServer, caller: Caller) -> None:
-    server.script = fail(DOWN, times=2)
+@pytest.mark.parametrize("error", [DOWN, Stopping()], ids=["unavailable", "stopping"])
+def test_what_nobody_computes_is_tried_again_with_the_same_request(
+    server: StubServer, caller: Caller, error: Exception
+) -> None:
+    server.script = fail(error, times=2)
     assert caller.generate(server.address).images[0].data == FILE
     assert len(server.requests) == 3
     assert len({request.request_id for request in server.requests}) == 1
