@@ -22,6 +22,7 @@ from torch import distributed as dist
 
 from benchmarks.timed_model import BATCH_SIZES, STEPS, timed_model
 from pixelpod.server.logs import configure_logging
+from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.v1 import group_pb2, images_pb2
 from workers import delivery
@@ -138,6 +139,7 @@ def main() -> None:
     if arguments.image_bytes:
         answer_with(arguments.image_bytes)
     configure_logging("text", arguments.name, "WARNING")
+    keep_freed_memory()
     runner = TimedRunner(arguments.step_seconds)
     serve(arguments.listen, arguments.metrics, arguments.name, runner, arguments.steps)
 

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from pixelpod.server.access import Access
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
+from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.probes import LIVE, ProbeServer, serving
 from pixelpod.server.transport import SERVER_OPTIONS, connection_age_options, listen
@@ -44,6 +45,7 @@ async def run(settings: FrontendSettings) -> None:
         PlainTextRefused: if others could listen in.
     """
     configure_logging(settings.log_format, "frontend")
+    keep_freed_memory()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
+from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.reloading import FileRefused
 from pixelpod.server.transport import AddressInUse, PlainTextRefused
@@ -52,6 +53,7 @@ def main() -> int:
     model = load_model_file(settings.model)
     group = settings.name or model.name
     configure_logging(settings.log_format, f"{group}/rank{rank}")
+    keep_freed_memory()
     liveness = LivenessFile(Path(os.environ[LIVENESS_FILE_VARIABLE]))
     if liveness.restarts()[RestartReason.NOT_READY] and (settings.cache_dir or model.cache_dir):
         _leave_compile_cache(settings)
