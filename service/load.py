@@ -32,18 +32,27 @@ class GroupLoad:
         self.status = group_pb2.GroupStatus()
         """The last one."""
         self.durations = Durations(self.status)
+        self.room = 0
+        """Images that the group takes now; below 1 none."""
+        self.requests_ahead = 0
+        """Requests in flight there."""
         self._clock = clock
-        self._received = 0.0
-        self._sent: set[Sent] = set()
+        self._reported_until = 0.0
+        """When what the group reported is done."""
+        self._sent: dict[Sent, None] = {}
+        """In the order of sending."""
+        self._sent_seconds = 0.0
         self._refuses = False
 
     def take(self, status: group_pb2.GroupStatus) -> None:
         """Note a status that came now."""
+        if status.batch_seconds != self.status.batch_seconds or status.model != self.status.model:
+            self.durations = Durations(status)
         self.status = status
-        self.durations = Durations(status)
-        self._received = self._clock()
+        self._reported_until = self._clock() + status.backlog_seconds
         self._refuses = False
-        self._sent = {sent for sent in self._sent if not sent.accepted}
+        self._sent = {sent: None for sent in self._sent if not sent.accepted}
+        self._count()
 
     def lose(self) -> None:
         """Note that the group is gone: nothing it said counts any more, but its name."""
@@ -52,29 +61,32 @@ class GroupLoad:
     def refuse(self) -> None:
         """Note that the group refused a request: it takes none until its next status."""
         self._refuses = True
+        self._count()
 
     def send(self, parameters: images_pb2.ResolvedParameters) -> Sent:
         """Count a request as sent there, until `forget` or a status that counts it."""
         sent = Sent(parameters.num_images, self.durations.share_seconds(parameters))
-        self._sent.add(sent)
+        self._sent[sent] = None
+        self._count()
         return sent
 
     def forget(self, sent: Sent) -> None:
         """Note that a request ended, or was never sent."""
-        self._sent.discard(sent)
-
-    @property
-    def room(self) -> int:
-        """Images that the group takes now; below 1 none."""
-        return 0 if self._refuses else self.status.free_slots - sum(sent.images for sent in self._sent)
-
-    @property
-    def requests_ahead(self) -> int:
-        """Requests in flight there."""
-        return self.status.in_flight + len(self._sent)
+        self._sent.pop(sent, None)
+        self._count()
 
     @property
     def backlog_seconds(self) -> float:
         """Seconds of work before a new request: what the group reported less the time since, and what was sent."""
-        reported = self.status.backlog_seconds - (self._clock() - self._received)
-        return max(0.0, reported) + sum(sent.share_seconds for sent in self._sent)
+        return max(0.0, self._reported_until - self._clock()) + self._sent_seconds
+
+    def finish_seconds(self, parameters: images_pb2.ResolvedParameters) -> float:
+        """Return the seconds until a new request would be done."""
+        return self.backlog_seconds + self.durations.own_seconds(parameters)
+
+    def _count(self) -> None:
+        """Work out what only changes with a status or what is sent: routers look at it far more often."""
+        images = sum(sent.images for sent in self._sent)
+        self.room = 0 if self._refuses else self.status.free_slots - images
+        self.requests_ahead = self.status.in_flight + len(self._sent)
+        self._sent_seconds = sum(sent.share_seconds for sent in self._sent)

@@ -18,6 +18,10 @@ RETRY_NOT_READY_SECONDS = 5.0
 """Groups that load or warm take a while: seconds from a compile cache, minutes without."""
 
 
+TIE = 1.1
+"""Finishes within this many times the earliest one are equal."""
+
+
 def ready_groups(groups: Iterable[GroupConnection], model: str) -> list[GroupConnection]:
     """Return the groups that are ready for `model`.
 
@@ -66,7 +70,7 @@ def suits(group: GroupConnection, ticket: Ticket) -> bool:
     return (
         group.serves(ticket.model)
         and ticket.takes_revision(group.revision)
-        and (group.address, group.epoch) not in ticket.shunned
+        and not (ticket.shunned and (group.address, group.epoch) in ticket.shunned)
         and group.load.durations.warm(ticket.parameters)
     )
 
@@ -76,12 +80,8 @@ def choose_group(groups: Iterable[GroupConnection], ticket: Ticket) -> GroupConn
     able = [group for group in groups if group.load.room > 0 and suits(group, ticket)]
     if not able:
         return None
-    finish = {group: _finish(group, ticket) for group in able}
-    earliest = min(finish.values())
-    return random.choice([group for group in able if finish[group] == earliest])
-
-
-def _finish(group: GroupConnection, ticket: Ticket) -> tuple[float, int]:
-    """Return when the group would be done in seconds from now, and how many requests are before this one."""
-    load = group.load
-    return load.backlog_seconds + load.durations.own_seconds(ticket.parameters), load.requests_ahead
+    finishes = [group.load.finish_seconds(ticket.parameters) for group in able]
+    latest = min(finishes) * TIE
+    near = [group for group, finish in zip(able, finishes, strict=True) if finish <= latest]
+    fewest = min(group.load.requests_ahead for group in near)
+    return random.choice([group for group in near if group.load.requests_ahead == fewest])
