@@ -175,6 +175,8 @@ class Group:
         backlog = sum(self._seconds(key, images) for key, images in waiting.items())
         status.backlog_seconds = backlog + (self._batch_ends - self._clock.now if self._computing else 0.0)
         status.in_flight = len(self._waiting) + len(self._computing)
+        for key, images in waiting.items():
+            status.waiting_images.add(width=key.pixels, height=key.pixels, steps=key.steps, images=images)
         status.free_slots = max(0, (self._room or 0) - len(self._waiting))
         return status
 

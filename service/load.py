@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pixelpod.v1 import group_pb2, images_pb2
+from service.admission import Ticket, Work
+from service.batch_key import BatchKey
 from service.durations import Durations
 
 
@@ -14,6 +17,7 @@ from service.durations import Durations
 class Sent:
     """A request that was sent to the group."""
 
+    key: BatchKey
     images: int
     share_seconds: float
     """Of the device."""
@@ -37,8 +41,13 @@ class GroupLoad:
         self.requests_ahead = 0
         """Requests in flight there."""
         self._clock = clock
+        self._own_seconds: dict[Work, float] = {}
+        """As `durations` has them, for what was asked before."""
         self._reported_until = 0.0
         """When what the group reported is done."""
+        self._reported_images: Counter[BatchKey] = Counter()
+        self._waiting_images: Counter[BatchKey] = Counter()
+        """What the group reported to wait, and what was sent since."""
         self._sent: dict[Sent, None] = {}
         """In the order of sending."""
         self._sent_seconds = 0.0
@@ -48,8 +57,12 @@ class GroupLoad:
         """Note a status that came now."""
         if status.batch_seconds != self.status.batch_seconds or status.model != self.status.model:
             self.durations = Durations(status)
+            self._own_seconds.clear()
         self.status = status
         self._reported_until = self._clock() + status.backlog_seconds
+        self._reported_images = Counter(
+            {BatchKey.of_waiting(waiting): waiting.images for waiting in status.waiting_images}
+        )
         self._refuses = False
         self._sent = {sent: None for sent in self._sent if not sent.accepted}
         self._count()
@@ -65,7 +78,7 @@ class GroupLoad:
 
     def send(self, parameters: images_pb2.ResolvedParameters) -> Sent:
         """Count a request as sent there, until `forget` or a status that counts it."""
-        sent = Sent(parameters.num_images, self.durations.share_seconds(parameters))
+        sent = Sent(BatchKey.of(parameters), parameters.num_images, self.durations.share_seconds(parameters))
         self._sent[sent] = None
         self._count()
         return sent
@@ -80,9 +93,18 @@ class GroupLoad:
         """Seconds of work before a new request: what the group reported less the time since, and what was sent."""
         return max(0.0, self._reported_until - self._clock()) + self._sent_seconds
 
-    def finish_seconds(self, parameters: images_pb2.ResolvedParameters) -> float:
-        """Return the seconds until a new request would be done."""
-        return self.backlog_seconds + self.durations.own_seconds(parameters)
+    def finish_seconds(self, ticket: Ticket) -> float:
+        """Return the seconds until a new request would be done.
+
+        In the places that are left in a batch that waits already, it is done with what is there.
+        """
+        waiting = self._waiting_images.get(ticket.batch_key, 0)
+        if waiting and -waiting % self.durations.largest_batch(ticket.size) >= ticket.parameters.num_images:
+            return self.backlog_seconds
+        own = self._own_seconds.get(ticket.work)
+        if own is None:
+            own = self._own_seconds[ticket.work] = self.durations.own_seconds(ticket.parameters)
+        return self.backlog_seconds + own
 
     def _count(self) -> None:
         """Work out what only changes with a status or what is sent: routers look at it far more often."""
@@ -90,3 +112,6 @@ class GroupLoad:
         self.room = 0 if self._refuses else self.status.free_slots - images
         self.requests_ahead = self.status.in_flight + len(self._sent)
         self._sent_seconds = sum(sent.share_seconds for sent in self._sent)
+        self._waiting_images = self._reported_images.copy()
+        for sent in self._sent:
+            self._waiting_images[sent.key] += sent.images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -54,7 +55,7 @@ def warm_groups(ready: Iterable[GroupConnection], parameters: images_pb2.Resolve
     Raises:
         Unavailable: if there is none.
     """
-    warm = [group for group in ready if group.load.durations.warm(parameters)]
+    warm = [group for group in ready if group.load.durations.warm((parameters.width, parameters.height))]
     if not warm:
         size = size_text(parameters.width, parameters.height)
         raise Unavailable(
@@ -71,17 +72,21 @@ def suits(group: GroupConnection, ticket: Ticket) -> bool:
         group.serves(ticket.model)
         and ticket.takes_revision(group.revision)
         and not (ticket.shunned and (group.address, group.epoch) in ticket.shunned)
-        and group.load.durations.warm(ticket.parameters)
+        and group.load.durations.warm(ticket.size)
     )
 
 
 def choose_group(groups: Iterable[GroupConnection], ticket: Ticket) -> GroupConnection | None:
     """Return the group with room that is predicted to finish first, among equals one at random; None without any."""
-    able = [group for group in groups if group.load.room > 0 and suits(group, ticket)]
-    if not able:
-        return None
-    finishes = [group.load.finish_seconds(ticket.parameters) for group in able]
-    latest = min(finishes) * TIE
-    near = [group for group, finish in zip(able, finishes, strict=True) if finish <= latest]
-    fewest = min(group.load.requests_ahead for group in near)
-    return random.choice([group for group in near if group.load.requests_ahead == fewest])
+    finishes: list[tuple[float, GroupConnection]] = []
+    latest = math.inf
+    for group in groups:
+        load = group.load
+        # The cheapest look first: there may be a thousand groups, and few of them come into question.
+        if load.room > 0 and load.backlog_seconds <= latest and suits(group, ticket):
+            finish = load.finish_seconds(ticket)
+            latest = min(latest, finish * TIE)
+            finishes.append((finish, group))
+    near = [group for finish, group in finishes if finish <= latest]
+    fewest = min((group.load.requests_ahead for group in near), default=0)
+    return random.choice([group for group in near if group.load.requests_ahead == fewest]) if near else None
