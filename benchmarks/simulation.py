@@ -1,6 +1,7 @@
 """Groups and requests on a virtual clock: what benchmarks.routing plays its policies against.
 
-A group here does what workers/queue.py does: a short queue of limited room, batches of one key, the oldest request first.
+A group here does what workers/queue.py does: a short queue of limited room, batches of one key, the oldest request
+first.
 It tells its load as workers/endpoint.py does: at changes, at most every 20 ms, and at least every 0.5 s.
 """
 
@@ -12,6 +13,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from pixelpod.v1 import group_pb2, images_pb2
@@ -258,7 +260,7 @@ def ideal_seconds(scene: Scene) -> list[float]:
             key = min((key for key in waiting if waiting[key]), key=lambda key: waiting[key][0])
             batch, waiting[key] = waiting[key][:FULL_BATCH], waiting[key][FULL_BATCH:]
             group = heapq.heappop(free)
-            clock.after(key.seconds(len(batch)) / -group[0], lambda: end(group, batch))
+            clock.after(key.seconds(len(batch)) / -group[0], partial(end, group, batch))
 
     def end(group: tuple[float, int], batch: list[float]) -> None:
         seconds.extend(clock.now - arrived for arrived in batch)

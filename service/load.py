@@ -93,18 +93,18 @@ class GroupLoad:
         """Seconds of work before a new request: what the group reported less the time since, and what was sent."""
         return max(0.0, self._reported_until - self._clock()) + self._sent_seconds
 
-    def finish_seconds(self, ticket: Ticket) -> float:
-        """Return the seconds until a new request would be done.
+    def own_seconds(self, ticket: Ticket) -> float:
+        """Return how much later than its backlog the group would be done with a new request.
 
-        In the places that are left in a batch that waits already, it is done with what is there.
+        0 where places are left in a batch that waits already: the request is done with what is there.
         """
         waiting = self._waiting_images.get(ticket.batch_key, 0)
         if waiting and -waiting % self.durations.largest_batch(ticket.size) >= ticket.parameters.num_images:
-            return self.backlog_seconds
-        own = self._own_seconds.get(ticket.work)
-        if own is None:
-            own = self._own_seconds[ticket.work] = self.durations.own_seconds(ticket.parameters)
-        return self.backlog_seconds + own
+            return 0.0
+        seconds = self._own_seconds.get(ticket.work)
+        if seconds is None:
+            seconds = self._own_seconds[ticket.work] = self.durations.own_seconds(ticket.parameters)
+        return seconds
 
     def _count(self) -> None:
         """Work out what only changes with a status or what is sent: routers look at it far more often."""

@@ -18,9 +18,8 @@ MIN_RETRY_SECONDS = 0.5
 RETRY_NOT_READY_SECONDS = 5.0
 """Groups that load or warm take a while: seconds from a compile cache, minutes without."""
 
-
 TIE = 1.1
-"""Finishes within this many times the earliest one are equal."""
+"""Finishes within this many times the earliest one are equal: predictions are means, and no better than that."""
 
 
 def ready_groups(groups: Iterable[GroupConnection], model: str) -> list[GroupConnection]:
@@ -77,14 +76,17 @@ def suits(group: GroupConnection, ticket: Ticket) -> bool:
 
 
 def choose_group(groups: Iterable[GroupConnection], ticket: Ticket) -> GroupConnection | None:
-    """Return the group with room that is predicted to finish first, among equals one at random; None without any."""
+    """Return the group with room that is predicted to finish first, among equals one at random; None without any.
+
+    Frontends do not know of each other: were one group the best by a hair, all of them would choose it.
+    """
     finishes: list[tuple[float, GroupConnection]] = []
     latest = math.inf
     for group in groups:
         load = group.load
-        # The cheapest look first: there may be a thousand groups, and few of them come into question.
-        if load.room > 0 and load.backlog_seconds <= latest and suits(group, ticket):
-            finish = load.finish_seconds(ticket)
+        # The cheapest looks first: there may be a thousand groups, and few of them come into question.
+        if load.room > 0 and (backlog := load.backlog_seconds) <= latest and suits(group, ticket):
+            finish = backlog + load.own_seconds(ticket)
             latest = min(latest, finish * TIE)
             finishes.append((finish, group))
     near = [group for finish, group in finishes if finish <= latest]

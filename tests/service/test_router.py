@@ -66,6 +66,27 @@ async def test_ties_are_broken_at_random(connect) -> None:
     assert {choose_group(groups, ticket()) for _ in range(64)} == set(groups)
 
 
+async def test_finishes_that_differ_by_a_hair_are_ties(connect) -> None:
+    groups = [await connect(backlog_seconds=seconds) for seconds in (100.0, 105.0, 120.0)]
+    assert {choose_group(groups, ticket()) for _ in range(64)} == set(groups[:2])
+
+
+async def test_of_ties_those_with_the_fewest_requests(connect) -> None:
+    groups = [await connect(backlog_seconds=100.0, in_flight=2), await connect(backlog_seconds=105.0, in_flight=1)]
+    assert choose_group(groups, ticket()) is groups[1]
+
+
+async def test_a_batch_that_waits_with_places_left_is_as_good_as_done(connect) -> None:
+    mates = group_pb2.WaitingImages(width=64, height=64, steps=4, images=3)
+    groups = [
+        await connect(batch_seconds=measured(2.0, 0.5), backlog_seconds=1.0),
+        await connect(batch_seconds=measured(2.0, 0.5), backlog_seconds=4.0, waiting_images=[mates]),
+    ]
+    assert choose_group(groups, ticket()) is groups[1]
+    groups[1].load.send(PARAMETERS)
+    assert choose_group(groups, ticket()) is groups[0], "that batch is full"
+
+
 async def test_only_groups_with_room_that_did_not_refuse(connect) -> None:
     full, refusing, free = await connect(free_slots=0), await connect(), await connect(backlog_seconds=100.0)
     refusing.load.refuse()
