@@ -113,5 +113,6 @@ class GroupLoad:
         self.requests_ahead = self.status.in_flight + len(self._sent)
         self._sent_seconds = sum(sent.share_seconds for sent in self._sent)
         self._waiting_images = self._reported_images.copy()
-        for sent in self._sent:
-            self._waiting_images[sent.key] += sent.images
+        if self.status.backlog_seconds > 0:  # else the device is free, and what comes does not wait for mates
+            for sent in self._sent:
+                self._waiting_images[sent.key] += sent.images

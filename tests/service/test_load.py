@@ -120,6 +120,12 @@ def test_what_was_sent_takes_and_opens_places(load: GroupLoad) -> None:
     assert load.own_seconds(ticket) == 0.0
 
 
+def test_what_was_sent_to_a_free_device_does_not_wait_for_mates(load: GroupLoad) -> None:
+    load.take(status(backlog_seconds=0.0, in_flight=0))
+    load.send(TWO_IMAGES)
+    assert load.own_seconds(Ticket(TWO_IMAGES, 0.0, "tiny")) == 1.0
+
+
 def test_times_are_those_of_the_last_status(load: GroupLoad) -> None:
     ticket, faster = Ticket(TWO_IMAGES, 0.0, "tiny"), status()
     assert load.own_seconds(ticket) == 1.0
