@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import grpc
@@ -24,8 +24,6 @@ from pixelpod.v1 import images_pb2, images_pb2_grpc
 IMAGE_BYTES = 768 * 1024
 LARGEST = [("grpc.max_receive_message_length", 16 * 1024 * 1024)]
 
-Ask = Callable[[images_pb2_grpc.ImageGenerationStub], Awaitable[int]]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -34,52 +32,39 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         bare = stack.enter_context(announced("benchmarks.bare_grpc", "--image-bytes", str(IMAGE_BYTES)))
-        options = ("--step-seconds", "0", "--image-bytes", str(IMAGE_BYTES))
+        options = ("--step-seconds", "0", "--steps", "1", "--image-bytes", str(IMAGE_BYTES))
         group = stack.enter_context(announced("benchmarks.timed_group", *options))
         ours, _, _ = stack.enter_context(frontend([group]))
         for callers in (1, 8):
             rounds = [
-                (
-                    asyncio.run(_measure(bare, _unary, callers, arguments.seconds)),
-                    asyncio.run(_measure(ours, _stream, callers, arguments.seconds)),
-                )
+                tuple(asyncio.run(_measure(address, callers, arguments.seconds)) for address in (bare, ours))
                 for _ in range(arguments.rounds)
             ]
             _report(callers, rounds)
     _frontend_alone()
 
 
-async def _unary(stub: images_pb2_grpc.ImageGenerationStub) -> int:
-    answer = await stub.Generate(images_pb2.GenerateRequest(prompt="a red fox"))
-    return len(answer.images[0].data)
-
-
-async def _stream(stub: images_pb2_grpc.ImageGenerationStub) -> int:
-    received = 0
-    async for event in stub.GenerateStream(images_pb2.GenerateRequest(prompt="a red fox")):
-        received += len(event.image_chunk.data)
-    return received
-
-
-async def _measure(address: str, ask: Ask, callers: int, seconds: float) -> list[float]:
+async def _measure(address: str, callers: int, seconds: float) -> list[float]:
     """Return the latencies of what so many callers ask for in this time, each asking again once it is answered."""
     taken: list[float] = []
+    request = images_pb2.GenerateRequest(prompt="a red fox")
 
     async def call(stub: images_pb2_grpc.ImageGenerationStub) -> None:
         while time.monotonic() < until:
             began = time.monotonic()
-            assert await ask(stub) == IMAGE_BYTES
+            answer = await stub.Generate(request)
+            assert len(answer.images[0].data) == IMAGE_BYTES
             taken.append(time.monotonic() - began)
 
     async with grpc.aio.insecure_channel(address, LARGEST) as channel:
         stub = images_pb2_grpc.ImageGenerationStub(channel)
-        await ask(stub)
+        await stub.Generate(request)
         until = time.monotonic() + seconds
         await asyncio.gather(*(call(stub) for _ in range(callers)))
     return taken
 
 
-def _report(callers: int, rounds: list[tuple[list[float], list[float]]]) -> None:
+def _report(callers: int, rounds: Sequence[tuple[list[float], ...]]) -> None:
     p50 = [(quantile(bare, 0.5), quantile(ours, 0.5)) for bare, ours in rounds]
     counts = [(len(bare), len(ours)) for bare, ours in rounds]
     slower = statistics.median(ours / bare for bare, ours in p50)

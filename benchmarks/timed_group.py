@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,12 +32,14 @@ from workers.endpoint import Endpoint
 from workers.estimates import Estimates
 from workers.images import EncodedImage
 from workers.leader import Leader
+from workers.liveness import LivenessFile
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.settings import GroupSettings
 from workers.stall import StallWatch
 from workers.status import StatusBoard
+from workers.vitals import Vitals
 
 STEPS = 4
 BATCH_SIZES = [1, 2, 4]
@@ -82,10 +85,10 @@ class TimedRunner:
         return False
 
 
-def timed_model(name: str = "timed") -> ModelFile:
+def timed_model(steps: int) -> ModelFile:
     return ModelFile.model_validate(
         {
-            "name": name,
+            "name": "timed",
             "revision": "r1",
             "family": "sd3",
             "path": "nowhere",
@@ -97,7 +100,7 @@ def timed_model(name: str = "timed") -> ModelFile:
                 "max_sequence_lengths": [77],
                 "max_prompt_bytes": 1000,
             },
-            "defaults": {"width": 64, "height": 64, "steps": STEPS, "guidance_scale": 4.0, "max_sequence_length": 77},
+            "defaults": {"width": 64, "height": 64, "steps": steps, "guidance_scale": 4.0, "max_sequence_length": 77},
         }
     )
 
@@ -109,14 +112,15 @@ def answer_with(image_bytes: int) -> None:
     delivery.encode_image = lambda *arguments: image
 
 
-def serve(listen: str, metrics: str, name: str, step_seconds: float) -> None:
+def serve(listen: str, metrics: str, name: str, step_seconds: float, steps: int) -> None:
     """Serve until SIGTERM."""
     settings = GroupSettings(model=Path("unused"), listen=listen, metrics=None)
-    model, estimates = timed_model(), Estimates()
+    model, estimates = timed_model(steps), Estimates()
     queue = RequestQueue(estimates, 2 * BATCH_SIZES[-1], settings.in_flight_limit, settings.batch_window_seconds)
     status = StatusBoard(name, model, ranks=1, epoch=time.time_ns() // 1_000_000, queue=queue)
     group_metrics = GroupMetrics(model, queue, status)
-    endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates)
+    signs = LivenessFile.create(Path(tempfile.mkdtemp()) / "signs", ranks=0)
+    endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates, Vitals(signs, 5.0, 120.0))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     runner: Any = TimedRunner(step_seconds)
     leader = Leader(
@@ -135,7 +139,7 @@ def serve(listen: str, metrics: str, name: str, step_seconds: float) -> None:
         for size in BATCH_SIZES:
             measured = group_pb2.RunBatch(width=bucket.width, height=bucket.height, batch_size=size)
             estimates.observe(measured, step_seconds, 0.0)
-        status.tell_warm(bucket.width, bucket.height, STEPS * step_seconds, step_seconds)
+        status.tell_warm(bucket.width, bucket.height, steps * step_seconds, step_seconds)
     metrics_server = MetricsServer(metrics, group_metrics.registry)
     port = endpoint.start()
     endpoint.drain_on(signal.SIGTERM, signal.SIGINT)
@@ -151,13 +155,14 @@ def main() -> None:
     parser.add_argument("--listen", default="127.0.0.1:0")
     parser.add_argument("--metrics", default="127.0.0.1:0")
     parser.add_argument("--name", default="timed")
-    parser.add_argument("--step-seconds", type=float, default=0.025, help="of a batch of any size; it has 4 steps")
+    parser.add_argument("--step-seconds", type=float, default=0.025, help="of a batch of any size")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a request")
     parser.add_argument("--image-bytes", type=int, default=0, help="of every answer; 0 for a real PNG of black pixels")
     arguments = parser.parse_args()
     if arguments.image_bytes:
         answer_with(arguments.image_bytes)
     configure_logging("text", arguments.name, "WARNING")
-    serve(arguments.listen, arguments.metrics, arguments.name, arguments.step_seconds)
+    serve(arguments.listen, arguments.metrics, arguments.name, arguments.step_seconds, arguments.steps)
 
 
 if __name__ == "__main__":

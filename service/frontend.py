@@ -8,13 +8,14 @@ import signal
 from contextlib import AsyncExitStack
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from pixelpod.server.access import Access
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.metrics import MetricsServer
+from pixelpod.server.probes import LIVE, ProbeServer, serving
 from pixelpod.server.transport import SERVER_OPTIONS, connection_age_options, listen
 from service.caller_limits import CallerLimits
 from service.discovery import Discovery, sources_of
@@ -88,6 +89,7 @@ class Frontend:
         limits = CallerLimits()
         generation = Generation(self.groups, self._dispatcher, self.metrics, settings.revision_weights, limits)
         self._health = health.aio.HealthServicer()
+        self._draining = False
         self._service = ImageGeneration(self.groups, generation, limits, self.metrics, settings)
         self._server = grpc.aio.server(
             interceptors=self._access.interceptors,
@@ -102,6 +104,8 @@ class Frontend:
         """Where the public API listens, once started."""
         self.metrics_port = 0
         """Where /metrics listens, once started; 0 for nowhere."""
+        self.probes_port = 0
+        """Where probes are answered, once started; 0 for nowhere."""
 
     async def start(self) -> None:
         """Listen and begin to watch the groups. Health is NOT_SERVING until some group is ready.
@@ -115,9 +119,15 @@ class Frontend:
                 metrics_server = MetricsServer(self._settings.metrics, self.metrics.registry)
                 closing.push_async_callback(asyncio.to_thread, metrics_server.close)
                 self.metrics_port = metrics_server.port
+            if self._settings.probes is not None:
+                probe_server = ProbeServer(self._settings.probes, self._health)
+                closing.push_async_callback(probe_server.stop)
+                self.probes_port = probe_server.port
+                await probe_server.start()
             self.port = listen(
                 self._server, self._settings.listen, self._access.credentials, insecure=self._settings.insecure
             )
+            await self._health.set(LIVE, serving(True))
             await self._show_groups()
             self.groups.start()
             closing.push_async_callback(self.groups.close)
@@ -143,7 +153,8 @@ class Frontend:
         Takes at most drain_delay_seconds + drain_seconds + `LAST_WORD_SECONDS`. Every caller gets a status.
         """
         logger.info("draining", extra={"requests": self._service.running})
-        await self._health.enter_graceful_shutdown()
+        self._draining = True
+        await self._show_groups()
         await asyncio.sleep(self._settings.drain_delay_seconds)
         # From here on new calls are refused. This grace is only the outer bound: it would wait for all calls, also for
         # those that never end, such as health's Watch.
@@ -171,8 +182,6 @@ class Frontend:
             await self._show_groups()
 
     async def _show_groups(self) -> None:
-        serving_status = health_pb2.HealthCheckResponse.ServingStatus
-        status = serving_status.SERVING if self.groups.any_ready else serving_status.NOT_SERVING
         for service in ("", SERVICE_NAME):
-            await self._health.set(service, status)
+            await self._health.set(service, serving(self.groups.any_ready and not self._draining))
         self.metrics.show_groups(self.groups)

@@ -59,8 +59,8 @@ class ImageGeneration:
         """Give up what is still computed, although its callers left."""
         await self._answers.close()
 
-    async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> images_pb2.GenerateResponse:
-        """Answer once, with all images inside."""
+    async def generate(self, request: images_pb2.GenerateRequest, context: Context) -> bytes:
+        """Answer once, with an encoded GenerateResponse that has all images inside."""
         with self._running(context) as record:
             if request.HasField("resume_from"):
                 raise InvalidRequest("resume_from", "Generate answers as a whole: call GenerateStream, or leave it out")
@@ -83,13 +83,12 @@ class ImageGeneration:
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service.
 
-        The generated registration would encode every event; here image chunks pass through encoded.
+        The generated registration would encode every answer; here image bytes pass through encoded.
         """
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Generate": grpc.unary_unary_rpc_method_handler(
                 self.generate,
                 request_deserializer=images_pb2.GenerateRequest.FromString,
-                response_serializer=images_pb2.GenerateResponse.SerializeToString,
             ),
             "GenerateStream": grpc.unary_stream_rpc_method_handler(
                 self.generate_stream,

@@ -38,6 +38,8 @@ class FrontendSettings(AccessSettings):
     """Where the public API listens, host:port; port 0 takes any free one."""
     metrics: Address | None = "127.0.0.1:9090"
     """Where Prometheus reads /metrics, host:port; "none" in the environment: nowhere."""
+    probes: Address | None = None
+    """Where Kubernetes' gRPC probes are answered besides, host:port: health only, without TLS and tokens."""
     log_format: LogFormat = "text"
     """"text" for people, "json" for collectors."""
 

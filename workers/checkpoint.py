@@ -6,7 +6,7 @@ Nothing here reads a tensor or imports torch, so a refusal costs milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.checkpoint_files import Config, verify_weights
@@ -94,11 +94,45 @@ def verify_checkpoint(model: ModelFile, ranks: int) -> None:
     _verify_tokenizers(model, layout)
     _verify_scheduler(model)
     if model.placement is Placement.TENSOR_PARALLEL:
-        _verify_degree(model, configs, ranks)
+        _verify_degree(model, ranks)
     _verify_buckets(model, configs)
     _verify_sequence_lengths(model, configs)
     if model.family is FamilyName.FLUX2:
         _verify_out_layers(model, configs)
+
+
+def valid_degrees(model: ModelFile) -> list[int]:
+    """Return the numbers of ranks that tensor parallelism can split `model` over, ascending; none without a plan.
+
+    The transformer is split over all ranks. A text encoder with fewer heads is split over as many as it can be, and is
+    there in several copies.
+
+    Raises:
+        ModelRefused: if a config is missing or damaged.
+    """
+    if not LAYOUTS[model.family].sharded:
+        return []
+    transformer, encoder = _common_factor(model, "transformer"), _common_factor(model, "text_encoder")
+    return [
+        ranks
+        for ranks in range(1, transformer + 1)
+        if transformer % ranks == 0 and (encoder % ranks == 0 or ranks % encoder == 0)
+    ]
+
+
+def sharing_ranks(model: ModelFile, component: str, ranks: int) -> int:
+    """Return over how many of a group's `ranks` a component is split; there are ranks / that many copies of it."""
+    return math.gcd(ranks, _common_factor(model, component))
+
+
+def _common_factor(model: ModelFile, component: str) -> int:
+    """Return the greatest number of ranks that can share a component; 0, which every number divides, without a plan."""
+    sharded = (keys for name, *keys in LAYOUTS[model.family].sharded if name == component)
+    return math.gcd(*(_sharded_number(model, component, keys) for keys in sharded))
+
+
+def _sharded_number(model: ModelFile, component: str, keys: Sequence[str]) -> int:
+    return Config.read(model.path / component / "config.json").integer(*keys)
 
 
 def _verify_placement(model: ModelFile, ranks: int) -> None:
@@ -143,19 +177,15 @@ def _verify_scheduler(model: ModelFile) -> None:
         raise ModelRefused(f"{config.file}: stochastic_sampling must be false, or a seed would not fix its image")
 
 
-def _verify_degree(model: ModelFile, configs: Mapping[str, Config], ranks: int) -> None:
-    """Check that every number that tensor parallelism splits is a multiple of `ranks`."""
-    sharded = LAYOUTS[model.family].sharded
-    numbers = [configs[component].integer(*keys) for component, *keys in sharded]
-    common = math.gcd(*numbers)
-    if common % ranks:
+def _verify_degree(model: ModelFile, ranks: int) -> None:
+    degrees = valid_degrees(model)
+    if ranks not in degrees:
         named = (
-            f"{component}/config.json {'.'.join(keys)} {number}"
-            for (component, *keys), number in zip(sharded, numbers, strict=True)
+            f"{component}/config.json {'.'.join(keys)} {_sharded_number(model, component, keys)}"
+            for component, *keys in LAYOUTS[model.family].sharded
         )
-        degrees = (str(degree) for degree in range(1, common + 1) if common % degree == 0)
         raise ModelRefused(
-            f"{model.path}: {ranks} ranks can't share {', '.join(named)}; valid degrees: {', '.join(degrees)}"
+            f"{model.path}: {ranks} ranks can't share {', '.join(named)}; valid degrees: {', '.join(map(str, degrees))}"
         )
 
 

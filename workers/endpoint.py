@@ -15,11 +15,12 @@ import time
 from concurrent.futures import Future
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from pixelpod.server.access import Access
 from pixelpod.server.errors import RequestError, Unavailable
+from pixelpod.server.probes import LIVE, ProbeServer, serving
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2
 from workers.estimates import Estimates
@@ -29,6 +30,7 @@ from workers.queue import RequestQueue
 from workers.servicer import SERVICE, WorkerGroup
 from workers.settings import GroupSettings
 from workers.status import StatusBoard
+from workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ PAUSE_SECONDS = 0.02
 """Between two statuses that tell of changes. A request makes several, and a status costs about as much as a chunk."""
 FAREWELL_SECONDS = 1.0
 """How long callers have to read the status that ends their calls."""
+VITALS_SECONDS = 0.5
+"""Between two looks at the ranks' signs of life."""
 
 
 class Endpoint:
@@ -48,6 +52,7 @@ class Endpoint:
         status: What health and WatchStatus tell.
         metrics: Where ended requests are counted.
         estimates: How long requests take.
+        vitals: What the liveness probe tells.
 
     Raises:
         FileRefused: if a file of certificates or tokens can't be used.
@@ -61,11 +66,13 @@ class Endpoint:
         status: StatusBoard,
         metrics: GroupMetrics,
         estimates: Estimates,
+        vitals: Vitals,
     ) -> None:
         self._settings = settings
         self._access = Access(settings, limits_apply=False)
         self._queue = queue
         self._status = status
+        self._vitals = vitals
         self._servicer = WorkerGroup(model, queue, status, metrics, estimates, settings.max_request_seconds)
         self._health = health.HealthServicer()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="endpoint", daemon=True)
@@ -118,20 +125,23 @@ class Endpoint:
         self._changed, self._closing = asyncio.Event(), asyncio.Event()
         try:
             server, port = await self._start_server()
+            probe_server = await self._start_probes()
         except Exception as error:  # noqa: BLE001 -- it belongs to the thread that called start
             self._listening.set_exception(error)
             return
         self._status.on_change(self._wake)
         self._queue.on_change(self._wake)
         self._loop.add_reader(self._signals, self._drain)
-        announcing = asyncio.create_task(self._announce())
-        following = asyncio.create_task(self._access.follow())
+        work = (self._announce(), self._tell_vitals(), self._access.follow())
+        tasks = [asyncio.create_task(each) for each in work]
         self._listening.set_result(port)
         await self._closing.wait()
-        announcing.cancel()
-        following.cancel()
+        for task in tasks:
+            task.cancel()
         await self._servicer.end_watches()
         await server.stop(FAREWELL_SECONDS)
+        if probe_server is not None:
+            await probe_server.stop()
 
     async def _start_server(self) -> tuple[grpc.aio.Server, int]:
         server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=self._access.interceptors)
@@ -141,6 +151,13 @@ class Endpoint:
         port = listen(server, self._settings.listen, self._access.credentials, insecure=self._settings.insecure)
         await server.start()
         return server, port
+
+    async def _start_probes(self) -> ProbeServer | None:
+        if self._settings.probes is None:
+            return None
+        probe_server = ProbeServer(self._settings.probes, self._health)
+        await probe_server.start()
+        return probe_server
 
     def _drain(self) -> None:
         """Refuse new work; what was accepted has `drain_seconds` to finish."""
@@ -171,7 +188,10 @@ class Endpoint:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _tell_health(self) -> None:
-        ready = self._status.state == group_pb2.GROUP_STATE_READY
-        serving = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", SERVICE):
-            await self._health.set(service, serving)
+            await self._health.set(service, serving(self._status.state == group_pb2.GROUP_STATE_READY))
+
+    async def _tell_vitals(self) -> None:
+        while True:
+            await self._health.set(LIVE, serving(self._vitals.good()))
+            await asyncio.sleep(VITALS_SECONDS)

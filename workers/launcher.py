@@ -74,7 +74,8 @@ def launch(settings: GroupSettings) -> int:
     if settings.node_rank == 0:
         if Access(settings, limits_apply=False).credentials is None:
             check_plain_text(settings.listen, settings.insecure)
-        for address in (settings.listen, settings.metrics, settings.rendezvous if settings.nodes > 1 else None):
+        rendezvous = settings.rendezvous if settings.nodes > 1 else None
+        for address in (settings.listen, settings.metrics, settings.probes, rendezvous):
             if address is not None:
                 _require_free(address)
     group = settings.name or model.name

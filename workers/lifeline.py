@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import sys
+
+from pixelpod.lifeline import end_with_parent
 
 LAUNCHER_PID_VARIABLE = "PIXELPOD_LAUNCHER_PID"
 """The environment variable in which a launcher tells its ranks its process id."""
 
-_PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h: the signal that the kernel sends to this process when its parent dies."""
-
 
 def end_with_launcher() -> None:
-    """Have the kernel kill this process when its launcher dies, also by `kill -9`.
-
-    Only Linux has this; elsewhere a rank outlives its launcher until it notices that its world broke.
-    """
-    if sys.platform != "linux":
-        return
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != int(os.environ[LAUNCHER_PID_VARIABLE]):
-        # The launcher died before the kernel was asked.
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Have the kernel kill this process when its launcher dies. Elsewhere than on Linux it notices its broken world."""
+    end_with_parent(int(os.environ[LAUNCHER_PID_VARIABLE]))

@@ -12,6 +12,7 @@ import transformers
 from diffusers import TensorParallelConfig
 from transformers import DistributedConfig
 
+from workers.checkpoint import sharing_ranks
 from workers.devices import Device
 from workers.model_file import CompileScope, Execution, ModelFile, Placement
 
@@ -23,6 +24,15 @@ _REPEATED_BLOCKS = {"SD3Transformer2DModel": ["JointTransformerBlock"]}
 
 _SPARE_GRAPHS = 8
 """Recompiles allowed beyond the shapes that a model file names: torch's own default."""
+
+
+class _Copies(DistributedConfig):
+    """Tensor parallelism within each of several copies, which all compute the same."""
+
+    @property
+    def dp_size(self) -> int:
+        """One batch for all copies. Of more transformers would synchronize gradients, which nobody computes here."""
+        return 1
 
 
 def load_pipeline(pipeline_class: Any, model: ModelFile, device: Device, **components: Any) -> Any:
@@ -68,15 +78,16 @@ def load_sharded_transformer(transformer_class: Any, model: ModelFile, device: D
 def load_sharded_text_encoder(encoder_class: Any, model: ModelFile, mesh: DeviceMesh) -> Any:
     """Load this rank's share of a transformers text encoder, by the class's own tensor-parallel plan.
 
-    transformers shards over the whole world, which the mesh of a group is. With one rank nothing is sharded and the
-    encoder comes back on the CPU, for the pipeline to move.
+    transformers shards over the whole world, which the mesh of a group is, or over parts of it that each hold a copy.
+    With one rank nothing is sharded and the encoder comes back on the CPU, for the pipeline to move.
     """
+    sharing = sharing_ranks(model, "text_encoder", mesh.size())
     return encoder_class.from_pretrained(
         model.path / "text_encoder",
         dtype=_dtype(model),
         local_files_only=True,
         use_safetensors=True,
-        distributed_config=DistributedConfig(tp_plan="auto", tp_size=mesh.size()),
+        distributed_config=_Copies(tp_plan="auto", tp_size=sharing, dp_replicate_size=mesh.size() // sharing),
     )
 
 

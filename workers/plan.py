@@ -7,7 +7,6 @@ No weight is read: components are built on torch's meta device, which keeps shap
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,7 +16,7 @@ import torch
 import transformers
 from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-from workers.checkpoint import LAYOUTS
+from workers.checkpoint import LAYOUTS, sharing_ranks, valid_degrees
 from workers.checkpoint_files import Config
 from workers.errors import ModelRefused
 from workers.model_file import ModelFile, Placement
@@ -153,25 +152,21 @@ def _fit(placement: Placement, ranks: int, weight_bytes: int, usable_bytes: int)
 
 
 def _fit_tensor_parallel(model: ModelFile, components: tuple[Component, ...], ranks: int, usable_bytes: int) -> Fit:
-    placement, degrees = Placement.TENSOR_PARALLEL, _valid_degrees(model)
+    placement, degrees = Placement.TENSOR_PARALLEL, valid_degrees(model)
     if not degrees:
         return Fit(placement, ranks, None, False, f"family {model.family} has no tensor-parallel plan")
     if ranks not in degrees:
         remark = f"{ranks} ranks can't share its heads evenly; valid degrees: {', '.join(map(str, degrees))}"
         return Fit(placement, ranks, None, False, remark)
-    shares = {degree: sum(component.rank_bytes(degree) for component in components) for degree in degrees}
+    shares = {
+        degree: sum(component.rank_bytes(sharing_ranks(model, component.name, degree)) for component in components)
+        for degree in degrees
+    }
     fit = _fit(placement, ranks, shares[ranks], usable_bytes)
     enough = next((degree for degree in degrees if shares[degree] <= usable_bytes), None)
     if fit.fits or enough is None:
         return fit
     return replace(fit, remark=f"{fit.remark}; {enough} ranks are enough")
-
-
-def _valid_degrees(model: ModelFile) -> list[int]:
-    """Return the numbers of ranks that can share the model, ascending; none where the family has no plan."""
-    sharded = LAYOUTS[model.family].sharded
-    common = math.gcd(*(Config.read(model.path / name / "config.json").integer(*keys) for name, *keys in sharded))
-    return [degree for degree in range(1, common + 1) if common % degree == 0]
 
 
 def _gigabytes(size_bytes: int) -> str:

@@ -33,6 +33,7 @@ from workers.model_file import ModelFile, load_model_file
 from workers.queue import RequestQueue
 from workers.settings import GroupSettings
 from workers.status import StatusBoard
+from workers.vitals import Vitals
 
 logger = logging.getLogger("workers.rank")  # __name__ is __main__ here
 
@@ -128,7 +129,8 @@ class _Rank0:
         self._metrics = GroupMetrics(model, self._queue, self._status)
         for reason, times in pulse.file.restarts().items():
             self._metrics.restarted(reason.name.lower(), times)
-        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics, self._estimates)
+        vitals = Vitals(pulse.file, settings.liveness_timeout_seconds, settings.loading_liveness_timeout_seconds)
+        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics, self._estimates, vitals)
 
     def serve(self) -> None:
         """Answer at once, load, warm up, then lead the other ranks until a signal drains the group."""

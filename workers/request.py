@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from pixelpod.server.errors import DeadlinePassed, RequestError
-from pixelpod.server.events import CHUNK_BYTES, Events, encode_chunk
+from pixelpod.server.events import CHUNK_BYTES, Chunk, Events, encode_chunk
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.batching import BatchKey
 
@@ -91,7 +91,7 @@ class AcceptedRequest:
                 index, data = self._images.popleft()
                 file = memoryview(data)
                 for offset in range(0, len(file), CHUNK_BYTES):
-                    yield encode_chunk(index, offset, file[offset : offset + CHUNK_BYTES])
+                    yield encode_chunk(Chunk(index, offset, file[offset : offset + CHUNK_BYTES]))
             if isinstance(self._ending, RequestError):
                 raise self._ending
             if self._ending is not None:

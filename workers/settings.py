@@ -52,6 +52,8 @@ class GroupSettings(AccessSettings):
     """Where the group's endpoint listens, host:port. Only frontends call it."""
     metrics: Address | None = "127.0.0.1:9091"
     """Where Prometheus reads /metrics, host:port; "none" in the environment: nowhere."""
+    probes: Address | None = None
+    """Where Kubernetes' gRPC probes are answered besides, host:port: health only, without TLS and tokens."""
     name: str = ""
     """The group's name in answers and logs, unique in the deployment. Empty: the model's name."""
     cache_dir: Path | None = None

@@ -39,6 +39,9 @@ def group(
     metrics: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where /metrics listens, host:port, or none.")
     ] = None,
+    probes: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where Kubernetes' gRPC probes are answered, host:port.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The group's name, unique in the deployment.")] = None,
     cache_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where compiled programs are kept for the next start.")
@@ -76,6 +79,7 @@ def group(
         rendezvous=rendezvous,
         listen=listen,
         metrics=metrics,
+        probes=probes,
         name=name,
         cache_dir=cache_dir,
         max_restarts=max_restarts,

@@ -38,6 +38,9 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where /metrics listens, host:port, or none.")
     ] = None,
+    probes: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where Kubernetes' gRPC probes are answered, host:port.")
+    ] = None,
     drain_delay_seconds: Annotated[
         float | None, typer.Option(help="After SIGTERM: how long to take requests while health says NOT_SERVING.")
     ] = None,
@@ -68,6 +71,7 @@ def serve(
         groups_file=groups_file,
         listen=listen,
         metrics=metrics,
+        probes=probes,
         drain_delay_seconds=drain_delay_seconds,
         drain_seconds=drain_seconds,
         tls_cert_file=tls_cert,

@@ -8,8 +8,11 @@ import signal
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from pixelpod.lifeline import end_with_parent
 
 T = TypeVar("T")
 
@@ -40,7 +43,7 @@ class Supervisor:
     """Starts children, tells when one ends, and stops all of them when its block is left, however that happens.
 
     Children get a process group of their own, so that Ctrl-C in a terminal reaches only this process, which stops
-    them in order. An asynchronous context manager.
+    them in order. When this process is killed, so are they. An asynchronous context manager.
 
     Args:
         grace_seconds: How long a child may take from SIGTERM to its end; then it is killed.
@@ -57,7 +60,12 @@ class Supervisor:
             name: What messages call it.
             argv: Program and arguments.
         """
-        process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=partial(end_with_parent, os.getpid()),
+        )
         self._children.append(_Child(name, process, asyncio.create_task(process.wait())))
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:

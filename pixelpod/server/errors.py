@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 logger = logging.getLogger(__name__)
@@ -180,9 +181,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return None
         make_handler, name = _HANDLER_KINDS[handler.request_streaming, handler.response_streaming]
         guard = _guard_stream if handler.response_streaming else _guard_unary
+        # A single request is decoded within the guard, so that one that can't be read has a status of ours too.
+        outside, within = None, handler.request_deserializer
+        if handler.request_streaming:
+            outside, within = within, None
         return make_handler(
-            guard(getattr(handler, name)),
-            request_deserializer=handler.request_deserializer,
+            guard(getattr(handler, name), within or _as_it_is),
+            request_deserializer=outside,
             response_serializer=handler.response_serializer,
         )
 
@@ -196,10 +201,23 @@ _HANDLER_KINDS: dict[tuple[bool, bool], tuple[Callable[..., grpc.RpcMethodHandle
 """Whether requests and responses stream, to how a handler is made and where it has its function."""
 
 
-def _guard_unary(handle: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+def _as_it_is(request: Any) -> Any:
+    return request
+
+
+def _decoded(request: Any, deserialize: Callable[[Any], Any]) -> Any:
+    try:
+        return deserialize(request)
+    except DecodeError as error:
+        raise InvalidRequest(
+            "request", "the request is no protobuf message of this method's type", reason="MALFORMED_MESSAGE"
+        ) from error
+
+
+def _guard_unary(handle: Callable[[Any, Any], Awaitable[Any]], deserialize: Callable[[Any], Any]) -> Any:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await handle(request, context)
+            return await handle(_decoded(request, deserialize), context)
         except Exception as error:  # noqa: BLE001 -- the one place where any error becomes a status
             del request  # see _end_with
             await _end_with(error, context)
@@ -207,13 +225,13 @@ def _guard_unary(handle: Callable[[Any, Any], Awaitable[Any]]) -> Any:
     return guarded
 
 
-def _guard_stream(handle: Callable[[Any, Any], AsyncIterator[Any]]) -> Any:
+def _guard_stream(handle: Callable[[Any, Any], AsyncIterator[Any]], deserialize: Callable[[Any], Any]) -> Any:
     if inspect.iscoroutinefunction(handle):  # writes to its context instead of yielding, as health's Watch does
-        return _guard_unary(handle)
+        return _guard_unary(handle, deserialize)
 
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            async for response in handle(request, context):
+            async for response in handle(_decoded(request, deserialize), context):
                 yield response
         except Exception as error:  # noqa: BLE001 -- the one place where any error becomes a status
             del request  # see _end_with

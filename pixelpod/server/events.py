@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from pixelpod.server.wire import field, read_fields, tag
 from pixelpod.v1 import images_pb2
 
 CHUNK_BYTES = 1024 * 1024 - 1024
@@ -15,22 +17,37 @@ Event: TypeAlias = images_pb2.GenerateEvent | bytes
 
 Events: TypeAlias = AsyncGenerator[Event, None]
 
-# Protobuf's wire format: a field is its tag (number << 3 | type), the length of its value, and the value.
-_LENGTH_DELIMITED = 2
-_CHUNK_TAG = bytes([images_pb2.GenerateEvent.IMAGE_CHUNK_FIELD_NUMBER << 3 | _LENGTH_DELIMITED])
-_DATA_TAG = bytes([images_pb2.ImageChunk.DATA_FIELD_NUMBER << 3 | _LENGTH_DELIMITED])
+_CHUNK = images_pb2.GenerateEvent.IMAGE_CHUNK_FIELD_NUMBER
+_CHUNK_TAG = tag(_CHUNK)
 
 
-def encode_chunk(index: int, offset: int, data: memoryview) -> bytes:
-    """Return an encoded GenerateEvent with an image chunk, for which `data` is copied once only.
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of an image file."""
 
-    Args:
-        index: Which image.
-        offset: Where in its file the piece begins, in bytes.
-        data: The piece.
-    """
-    head = images_pb2.ImageChunk(index=index, offset=offset).SerializeToString() + _DATA_TAG + _varint(len(data))
-    return b"".join((_CHUNK_TAG, _varint(len(head) + len(data)), head, data))
+    index: int
+    """Which image."""
+    offset: int
+    """Where in the file the piece begins, in bytes."""
+    data: memoryview
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    """Return an encoded GenerateEvent with an image chunk, for which its data is copied once only."""
+    head = images_pb2.ImageChunk(index=chunk.index, offset=chunk.offset).SerializeToString()
+    return b"".join(field(_CHUNK, [head, *field(images_pb2.ImageChunk.DATA_FIELD_NUMBER, [chunk.data])]))
+
+
+def decode_chunk(encoded: bytes) -> Chunk:
+    """Return the chunk in an encoded GenerateEvent, with a view of its data instead of a copy."""
+    chunk = read_fields(memoryview(encoded))[_CHUNK]
+    assert isinstance(chunk, memoryview)
+    fields: dict[int, Any] = read_fields(chunk)
+    return Chunk(
+        index=fields.get(images_pb2.ImageChunk.INDEX_FIELD_NUMBER, 0),
+        offset=fields.get(images_pb2.ImageChunk.OFFSET_FIELD_NUMBER, 0),
+        data=fields[images_pb2.ImageChunk.DATA_FIELD_NUMBER],
+    )
 
 
 def decode_unless_chunk(encoded: bytes) -> Event:
@@ -41,13 +58,3 @@ def decode_unless_chunk(encoded: bytes) -> Event:
 def encode(event: Event) -> bytes:
     """Return the event's wire format, without a copy of image chunks."""
     return event if isinstance(event, bytes) else event.SerializeToString()
-
-
-def _varint(number: int) -> bytes:
-    """Return a number as the wire format writes it: 7 bits a byte, the lowest first, the last byte below 128."""
-    encoded = bytearray()
-    while number >= 128:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pixelpod.server.errors import InvalidRequest, Unavailable, from_call
+from pixelpod.server.probes import LIVE
 from pixelpod.server.transport import AddressInUse
 from pixelpod.v1 import group_pb2
 from service.frontend import Frontend
@@ -46,6 +47,29 @@ async def test_health_follows_the_groups(start_group, start_frontend, service: s
     assert (await watch.read()).status == NOT_SERVING
     assert await client.health_of(service) == NOT_SERVING
     watch.cancel()
+
+
+async def test_probes_are_answered_without_the_api(start_group, start_frontend) -> None:
+    client: Client = await start_frontend(await start_group(), probes="127.0.0.1:0", drain_delay_seconds=1)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{client.frontend.probes_port}") as channel:
+        probed = Client(channel)
+        assert [await probed.health_of(name) for name in ("", SERVICE_NAME, LIVE)] == [SERVING] * 3
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await probed.generate()
+        assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        stopping = asyncio.create_task(client.frontend.stop())
+
+        async def draining() -> bool:
+            return await probed.health_of() == NOT_SERVING
+
+        await eventually(draining)
+        assert await probed.health_of(LIVE) == SERVING
+        await stopping
+
+
+async def test_liveness_needs_no_group(start_frontend) -> None:
+    client = await start_frontend("127.0.0.1:1", ready=False)
+    assert [await client.health_of(name) for name in ("", LIVE)] == [NOT_SERVING, SERVING]
 
 
 async def test_one_ready_group_is_enough(start_group, start_frontend) -> None:

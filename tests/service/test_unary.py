@@ -25,15 +25,16 @@ async def answer() -> AsyncGenerator[Event, None]:
 
 
 async def test_images_are_put_together() -> None:
-    response = await collect(answer(), 10_000)
+    response = images_pb2.GenerateResponse.FromString(await collect(answer(), 10_000))
     assert response.request_id == "r"
     assert [image.data for image in response.images] == IMAGES
+    assert [(image.index, image.size_bytes) for image in response.images] == [(0, 1000), (1, 500)]
 
 
 async def test_limit_counts_the_whole_message() -> None:
-    size = (await collect(answer(), 10_000)).ByteSize()
+    size = len(await collect(answer(), 10_000))
     assert size > 1500
-    assert (await collect(answer(), size)).ByteSize() == size
+    assert len(await collect(answer(), size)) == size
     with pytest.raises(AnswerTooLarge, match=f"has {size} bytes, over the limit of {size - 1}.*GenerateStream"):
         await collect(answer(), size - 1)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from workers.checkpoint import verify_checkpoint
+from workers.checkpoint import sharing_ranks, verify_checkpoint
 from workers.errors import ModelRefused
 from workers.model_file import Bucket, FamilyName, ModelFile, Placement, load_model_file
 from workers.tiny_checkpoints import write_tiny_checkpoint
@@ -291,20 +291,30 @@ def test_degree_that_does_not_divide_the_heads(copied: MakeModel, ranks: int) ->
     )
 
 
-def test_degree_that_does_not_divide_the_text_encoder(copied: MakeModel) -> None:
-    message = refusal(copied(FamilyName.FLUX2), ranks=4)
-    assert "text_encoder/config.json text_config.num_key_value_heads 2" in message
-    assert message.endswith("valid degrees: 1, 2")
+def test_degree_that_neither_divides_the_text_encoder_nor_makes_copies_of_it(copied: MakeModel) -> None:
+    model = copied(FamilyName.FLUX2)
+    edit_text_config(model, num_key_value_heads=3, num_attention_heads=6, intermediate_size=96)
+    message = refusal(model, ranks=2)
+    assert "text_encoder/config.json text_config.num_key_value_heads 3" in message
+    assert message.endswith("valid degrees: 1")
 
 
 def test_degrees_of_the_real_flux2(copied: MakeModel) -> None:
     model = copied(FamilyName.FLUX2)
     edit_json(model.path / "transformer" / "config.json", num_attention_heads=48)
     edit_text_config(model, num_attention_heads=32, num_key_value_heads=8, intermediate_size=32768)
-    for ranks in (1, 2, 4, 8):
+    for ranks in (1, 2, 4, 8, 16):
         verify_checkpoint(model, ranks)
-    for ranks in (5, 16):
-        assert refusal(model, ranks).endswith("valid degrees: 1, 2, 4, 8")
+    for ranks in (5, 12, 32):
+        assert refusal(model, ranks).endswith("valid degrees: 1, 2, 4, 8, 16, 24, 48")
+
+
+def test_a_text_encoder_is_split_as_far_as_it_goes(copied: MakeModel) -> None:
+    model = copied(FamilyName.FLUX2)
+    edit_text_config(model, num_attention_heads=32, num_key_value_heads=8, intermediate_size=32768)
+    assert [sharing_ranks(model, "text_encoder", ranks) for ranks in (1, 4, 8, 16, 24)] == [1, 4, 8, 8, 8]
+    assert sharing_ranks(model, "transformer", 4) == 4
+    assert sharing_ranks(model, "vae", 4) == 4
 
 
 def test_sd3_has_no_tensor_parallelism(copied: MakeModel) -> None:

@@ -20,19 +20,23 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pixelpod.server.errors import ComputationFailed, Unavailable, from_call
 from pixelpod.server.events import CHUNK_BYTES
+from pixelpod.server.probes import LIVE
 from pixelpod.server.reloading import FileRefused
 from pixelpod.server.transport import AddressInUse, PlainTextRefused
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from tests.certificates import Authority
+from tests.e2e.processes import free_address, health_of, wait_until
 from tests.tokens import bearer, entry, write_tokens
 from tests.workers.models import make_model, make_request
 from workers.endpoint import SERVICE, Endpoint
 from workers.estimates import Estimates
+from workers.liveness import LivenessFile, RankState, Sign
 from workers.metrics import GroupMetrics
 from workers.queue import RequestQueue
 from workers.request import AcceptedRequest
 from workers.settings import GroupSettings
 from workers.status import StatusBoard
+from workers.vitals import Vitals
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 WAIT_SECONDS = 10.0
@@ -48,6 +52,7 @@ class Served:
     metrics: GroupMetrics
     address: str
     channel: grpc.Channel
+    liveness: LivenessFile
 
     def execute(self, timeout: float | None = WAIT_SECONDS, **changes: Any) -> Any:
         return group_pb2_grpc.WorkerGroupStub(self.channel).Execute(make_request(**changes), timeout=timeout)
@@ -81,7 +86,7 @@ class Served:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Return a function that serves with given settings, READY and warm unless told otherwise."""
     started: list[Served] = []
 
@@ -91,10 +96,12 @@ def serve() -> Iterator[Callable[..., Served]]:
         queue = RequestQueue(estimates, values.queue_limit or 8, values.in_flight_limit)
         status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=queue)
         metrics = GroupMetrics(model, queue, status)
-        endpoint = Endpoint(values, model, queue, status, metrics, estimates)
+        liveness = LivenessFile.create(tmp_path / f"liveness-{len(started)}", 1)
+        vitals = Vitals(liveness, values.liveness_timeout_seconds, values.loading_liveness_timeout_seconds)
+        endpoint = Endpoint(values, model, queue, status, metrics, estimates, vitals)
         port = endpoint.start()
         address = f"127.0.0.1:{port}"
-        served = Served(endpoint, queue, status, metrics, address, grpc.insecure_channel(address))
+        served = Served(endpoint, queue, status, metrics, address, grpc.insecure_channel(address), liveness)
         started.append(served)
         for bucket in model.buckets:
             if ready and bucket.width != cold_width:
@@ -124,6 +131,28 @@ def test_health_and_status_follow_the_state_at_once(serve: Callable[..., Served]
         assert next(status for status in statuses if status.state == state).reason == "because"
         assert time.monotonic() - changed < 0.5
         assert served.health() == served.health(SERVICE) == health
+
+
+def test_probes_are_answered_without_the_group_itself(serve: Callable[..., Served]) -> None:
+    address = free_address()
+    serve(probes=address)
+    with grpc.insecure_channel(address) as channel:
+        for service in ("", SERVICE, LIVE):
+            assert health_of(address, service) == SERVING
+        with pytest.raises(grpc.RpcError) as raised:
+            next(group_pb2_grpc.WorkerGroupStub(channel).WatchStatus(group_pb2.WatchStatusRequest(), timeout=5))
+        assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_liveness_follows_the_ranks_not_the_state(serve: Callable[..., Served]) -> None:
+    served = serve(ready=False, liveness_timeout_seconds=0.5)
+    wait_until(lambda: served.health(LIVE) == SERVING, WAIT_SECONDS, lambda: "not live while loading")
+    served.liveness.write(0, Sign(1, 1, RankState.SERVING))
+    served.status.enter(group_pb2.GROUP_STATE_DRAINING)
+    wait_until(lambda: served.health() == NOT_SERVING, WAIT_SECONDS, lambda: "ready while draining")
+    wait_until(lambda: served.health(LIVE) == NOT_SERVING, WAIT_SECONDS, lambda: "live, though its rank is silent")
+    served.liveness.write(0, Sign(1, 2, RankState.SERVING))
+    wait_until(lambda: served.health(LIVE) == SERVING, WAIT_SECONDS, lambda: "not live again")
 
 
 def test_status_comes_at_least_once_a_second(serve: Callable[..., Served]) -> None:

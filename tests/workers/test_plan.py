@@ -153,6 +153,7 @@ FITS: Mapping[tuple[str, Chip, int], dict[Placement, bool]] = {
     ("sd3.5-medium", Chip.V7X, 2): {SINGLE: True, OFFLOAD: True, TENSOR_PARALLEL: False},
     ("flux2-dev", Chip.V6E, 4): {SINGLE: False, OFFLOAD: False, TENSOR_PARALLEL: False},
     ("flux2-dev", Chip.V6E, 8): {SINGLE: False, OFFLOAD: False, TENSOR_PARALLEL: True},
+    ("flux2-dev", Chip.V6E, 16): {SINGLE: False, OFFLOAD: False, TENSOR_PARALLEL: True},
     ("flux2-dev", Chip.V7X, 1): {SINGLE: False, OFFLOAD: True, TENSOR_PARALLEL: False},
     ("flux2-dev", Chip.V7X, 2): {SINGLE: False, OFFLOAD: True, TENSOR_PARALLEL: True},
 }
@@ -194,9 +195,9 @@ def test_refusal_names_the_ranks_that_are_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "degrees"), [("flux1-schnell", "1, 2, 3, 4, 6, 8, 12, 24"), ("flux2-dev", "1, 2, 4, 8")]
+    ("name", "degrees"), [("flux1-schnell", "1, 2, 3, 4, 6, 8, 12, 24"), ("flux2-dev", "1, 2, 4, 8, 16, 24, 48")]
 )
-@pytest.mark.parametrize("ranks", [5, 16])
+@pytest.mark.parametrize("ranks", [5, 32])
 def test_impossible_degree_names_the_valid_ones(name: str, degrees: str, ranks: int) -> None:
     fit = plan_of(name, Chip.V7X, ranks).fit(TENSOR_PARALLEL)
     assert fit.weight_bytes is None

@@ -99,6 +99,24 @@ def test_each_rank_holds_its_slices_only(name: FamilyName, ranks: list[Any], sin
         assert sum(rank[name]["parameters"][component] for rank in ranks) >= whole[component]
 
 
+@pytest.mark.timeout(300)
+def test_a_text_encoder_with_few_heads_is_there_in_copies(
+    tiny_model_file: Callable[[FamilyName], Path], single: Callable[..., Family]
+) -> None:
+    """FLUX.2's has 2 key-value heads here: of four ranks two hold one copy, and two another."""
+    with world(4) as four_ranks:
+        ranks = four_ranks.run(compute_on_rank, {FamilyName.FLUX2: tiny_model_file(FamilyName.FLUX2)})
+    results = [rank[FamilyName.FLUX2] for rank in ranks]
+    latents, pixels = compute(single(FamilyName.FLUX2), PICTURES, batch_size=4)
+    assert np.abs(results[0]["latents"] - latents.numpy()).max() < TOLERANCE
+    assert np.abs(results[0]["pixels"].astype(int) - pixels).max() <= 1
+    assert all(np.array_equal(result["latents"], results[0]["latents"]) for result in results)
+    whole = count_parameters(single(FamilyName.FLUX2))
+    held = results[0]["parameters"]
+    assert whole["text_encoder"] / 2 <= held["text_encoder"] < MAX_SHARE * whole["text_encoder"]
+    assert whole["transformer"] / 4 <= held["transformer"] < whole["transformer"] / 2
+
+
 @pytest.mark.parametrize("name", SHARDED)
 def test_one_rank_computes_what_an_unsharded_model_does(
     name: FamilyName,

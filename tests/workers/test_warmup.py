@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch import distributed as dist
 
 from pixelpod.v1 import group_pb2
 from tests.workers.computing import load_single
@@ -81,13 +80,6 @@ def test_every_prompt_length_is_warmed_with_a_prompt_that_fills_it() -> None:
     assert [batch.max_sequence_length for batch in batches] == list(model.limits.max_sequence_lengths)
     for batch in batches:
         assert all(len(slot.prompt.split()) > batch.max_sequence_length for slot in batch.slots)
-
-
-@pytest.fixture(scope="module")
-def channel() -> Iterator[ControlChannel]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield ControlChannel(timeout_seconds=60)
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

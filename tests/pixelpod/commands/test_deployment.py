@@ -162,6 +162,19 @@ def test_second_signal_kills_at_once() -> None:
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.parametrize("arguments", [(), ("stubborn",)])
+def test_nothing_outlives_a_killed_parent(arguments: tuple[str, ...]) -> None:
+    process = start_fake_dev(*arguments)
+    assert process.stdout is not None
+    assert {process.stdout.readline() for _ in range(1 + len(arguments))} == {"ready\n", *(f"{a}\n" for a in arguments)}
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    _, alive = psutil.wait_procs(children, timeout=SECONDS)
+    assert alive == []
+
+
 def test_addresses() -> None:
     assert reachable("0.0.0.0:7860") == "127.0.0.1:7860"
     assert reachable("[::]:7860") == "[::1]:7860"

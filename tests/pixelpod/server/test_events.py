@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pixelpod.server.events import CHUNK_BYTES, decode_unless_chunk, encode, encode_chunk
+from pixelpod.server.events import CHUNK_BYTES, Chunk, decode_chunk, decode_unless_chunk, encode, encode_chunk
 from pixelpod.v1 import images_pb2
 
 CHUNK = images_pb2.GenerateEvent(image_chunk=images_pb2.ImageChunk(index=1, offset=7, data=b"x" * 1000))
@@ -35,9 +35,10 @@ def test_other_events_are_decoded(event: images_pb2.GenerateEvent) -> None:
 @pytest.mark.parametrize(("index", "offset"), [(0, 0), (0, CHUNK_BYTES), (3, 2**33)])
 def test_a_chunk_is_encoded_as_protobuf_would(size: int, index: int, offset: int) -> None:
     data = os.urandom(size)
-    encoded = encode_chunk(index, offset, memoryview(data))
+    encoded = encode_chunk(Chunk(index, offset, memoryview(data)))
     chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data)
     assert images_pb2.GenerateEvent.FromString(encoded) == images_pb2.GenerateEvent(image_chunk=chunk)
     assert encoded == images_pb2.GenerateEvent(image_chunk=chunk).SerializeToString()
     assert decode_unless_chunk(encoded) is encoded
+    assert decode_chunk(encoded) == Chunk(index, offset, memoryview(data))
     assert len(encoded) < 1024 * 1024
