@@ -12,9 +12,6 @@ from pixelpod.v1 import images_pb2
 from service.batch_key import BatchKey
 from service.durations import Size
 
-Work = tuple[BatchKey, int]
-"""So many images of one kind."""
-
 
 @dataclass(eq=False)
 class Ticket:
@@ -40,18 +37,13 @@ class Ticket:
 
     @cached_property
     def size(self) -> Size:
-        """Width and height in pixels. Like the next two kept, since routers look at it for each of many groups."""
+        """Width and height in pixels. Like the next one kept, since routers look at it for each of many groups."""
         return self.parameters.width, self.parameters.height
 
     @cached_property
     def batch_key(self) -> BatchKey:
         """What its batch mates have in common with it."""
         return BatchKey.of(self.parameters)
-
-    @cached_property
-    def work(self) -> Work:
-        """What a group's times say the seconds of."""
-        return self.batch_key, self.parameters.num_images
 
     def takes_revision(self, revision: str) -> bool:
         """Return whether a group of this revision may compute the request."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pixelpod.v1 import group_pb2, images_pb2
-from service.admission import Ticket, Work
+from service.admission import Ticket
 from service.batch_key import BatchKey
 from service.durations import Durations
 
@@ -41,8 +41,6 @@ class GroupLoad:
         self.requests_ahead = 0
         """Requests in flight there."""
         self._clock = clock
-        self._own_seconds: dict[Work, float] = {}
-        """As `durations` has them, for what was asked before."""
         self._reported_until = 0.0
         """When what the group reported is done."""
         self._reported_images: Counter[BatchKey] = Counter()
@@ -57,7 +55,6 @@ class GroupLoad:
         """Note a status that came now."""
         if status.batch_seconds != self.status.batch_seconds or status.model != self.status.model:
             self.durations = Durations(status)
-            self._own_seconds.clear()
         self.status = status
         self._reported_until = self._clock() + status.backlog_seconds
         self._reported_images = Counter(
@@ -101,10 +98,7 @@ class GroupLoad:
         waiting = self._waiting_images.get(ticket.batch_key, 0)
         if waiting and -waiting % self.durations.largest_batch(ticket.size) >= ticket.parameters.num_images:
             return 0.0
-        seconds = self._own_seconds.get(ticket.work)
-        if seconds is None:
-            seconds = self._own_seconds[ticket.work] = self.durations.own_seconds(ticket.parameters)
-        return seconds
+        return self.durations.own_seconds(ticket.parameters)
 
     def _count(self) -> None:
         """Work out what only changes with a status or what is sent: routers look at it far more often."""

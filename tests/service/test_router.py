@@ -13,8 +13,9 @@ from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import group_pb2, images_pb2
 from service.admission import Ticket
 from service.group_connection import GroupConnection
-from service.router import choose_group, ready_groups, warm_groups
+from service.router import ENOUGH, choose_group, ready_groups, warm_groups
 from tests.service.conftest import eventually
+from tests.service.fake_groups import FakeGroup
 from tests.service.stub_group import StubGroup, measured, tiny_model
 from tests.service.test_group_connection import connected
 
@@ -85,6 +86,19 @@ async def test_a_batch_that_waits_with_places_left_is_as_good_as_done(connect) -
     assert choose_group(groups, ticket()) is groups[1]
     groups[1].load.send(PARAMETERS)
     assert choose_group(groups, ticket()) is groups[0], "that batch is full"
+
+
+def test_of_many_groups_some_are_enough() -> None:
+    groups = [FakeGroup(str(number), free_slots=1, backlog_seconds=1.5**number) for number in range(3 * ENOUGH)]
+    chosen = {choose_group(groups, ticket()) for _ in range(400)}
+    assert groups[0] in chosen
+    assert ENOUGH < len(chosen) <= 3 * ENOUGH - ENOUGH + 1, "each is the best of those from anywhere on"
+
+
+def test_the_only_group_of_many_is_found() -> None:
+    groups = [FakeGroup(str(number)) for number in range(3 * ENOUGH)]
+    groups[ENOUGH].tell(free_slots=1)
+    assert {choose_group(groups, ticket()) for _ in range(20)} == {groups[ENOUGH]}
 
 
 async def test_only_groups_with_room_that_did_not_refuse(connect) -> None:
