@@ -4,7 +4,7 @@ python -m benchmarks.routing [--groups N] [--frontends N] [--load SHARE ...] [--
 
 A simulation on a virtual clock (benchmarks.simulation), so that busy machines change nothing; the frontends' GroupLoad,
 choose_group and AdmissionQueue are the real ones. Seconds are from arrival to the end of the computation. The ideal is
-one central queue that knows everything at once.
+one central queue that knows everything at once; it serves in order, so that it is not the least that is possible.
 """
 
 from __future__ import annotations
