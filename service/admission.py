@@ -6,8 +6,11 @@ import bisect
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pixelpod.v1 import images_pb2
+from service.batch_key import BatchKey
+from service.durations import Size
 
 
 @dataclass(eq=False)
@@ -31,6 +34,16 @@ class Ticket:
         No two are equal.
         """
         return -self.parameters.priority, self.deadline, self.arrived, id(self)
+
+    @cached_property
+    def size(self) -> Size:
+        """Width and height in pixels. Like the next one kept, since routers look at it for each of many groups."""
+        return self.parameters.width, self.parameters.height
+
+    @cached_property
+    def batch_key(self) -> BatchKey:
+        """What its batch mates have in common with it."""
+        return BatchKey.of(self.parameters)
 
     def takes_revision(self, revision: str) -> bool:
         """Return whether a group of this revision may compute the request."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import images_pb2
@@ -16,6 +17,12 @@ MIN_RETRY_SECONDS = 0.5
 
 RETRY_NOT_READY_SECONDS = 5.0
 """Groups that load or warm take a while: seconds from a compile cache, minutes without."""
+
+TIE = 1.1
+"""Finishes within this many times the earliest one are equal: predictions are means, and no better than that."""
+
+ENOUGH = 50
+"""Groups to choose among: more are hardly better for one frontend, and worse for ten (benchmarks.routing)."""
 
 
 def ready_groups(groups: Iterable[GroupConnection], model: str) -> list[GroupConnection]:
@@ -50,7 +57,7 @@ def warm_groups(ready: Iterable[GroupConnection], parameters: images_pb2.Resolve
     Raises:
         Unavailable: if there is none.
     """
-    warm = [group for group in ready if group.load.durations.warm(parameters)]
+    warm = [group for group in ready if group.load.durations.warm((parameters.width, parameters.height))]
     if not warm:
         size = size_text(parameters.width, parameters.height)
         raise Unavailable(
@@ -66,22 +73,30 @@ def suits(group: GroupConnection, ticket: Ticket) -> bool:
     return (
         group.serves(ticket.model)
         and ticket.takes_revision(group.revision)
-        and (group.address, group.epoch) not in ticket.shunned
-        and group.load.durations.warm(ticket.parameters)
+        and not (ticket.shunned and (group.address, group.epoch) in ticket.shunned)
+        and group.load.durations.warm(ticket.size)
     )
 
 
-def choose_group(groups: Iterable[GroupConnection], ticket: Ticket) -> GroupConnection | None:
-    """Return the group with room that is predicted to finish first, among equals one at random; None without any."""
-    able = [group for group in groups if group.load.room > 0 and suits(group, ticket)]
+def choose_group(groups: Sequence[GroupConnection], ticket: Ticket) -> GroupConnection | None:
+    """Return the group with room that is predicted to finish first, among equals one at random; None without any.
+
+    Frontends do not know of each other: were one group the best for all of them, all of them would choose it. So a
+    choice is among the next `ENOUGH` that could be chosen, from anywhere on.
+    """
+    able = list(itertools.islice(_able(groups, ticket), ENOUGH))
     if not able:
         return None
-    finish = {group: _finish(group, ticket) for group in able}
-    earliest = min(finish.values())
-    return random.choice([group for group in able if finish[group] == earliest])
+    finishes = [group.load.backlog_seconds + group.load.own_seconds(ticket) for group in able]
+    latest = min(finishes) * TIE
+    near = [group for group, finish in zip(able, finishes, strict=True) if finish <= latest]
+    fewest = min(group.load.requests_ahead for group in near)
+    return random.choice([group for group in near if group.load.requests_ahead == fewest])
 
 
-def _finish(group: GroupConnection, ticket: Ticket) -> tuple[float, int]:
-    """Return when the group would be done in seconds from now, and how many requests are before this one."""
-    load = group.load
-    return load.backlog_seconds + load.durations.own_seconds(ticket.parameters), load.requests_ahead
+def _able(groups: Sequence[GroupConnection], ticket: Ticket) -> Iterator[GroupConnection]:
+    """Yield the groups that may compute the request now, beginning anywhere."""
+    start = random.randrange(len(groups)) if groups else 0
+    for group in itertools.chain(itertools.islice(groups, start, None), itertools.islice(groups, start)):
+        if group.load.room > 0 and suits(group, ticket):
+            yield group

@@ -167,6 +167,11 @@ class RequestQueue:
         with self._changed:
             return self._load()
 
+    def images_by_key(self) -> Counter[BatchKey]:
+        """Return how many images wait, by what can be computed together."""
+        with self._changed:
+            return self._images_by_key()
+
     def _load(self) -> Load:
         waiting, in_flight = len(self._waiting), len(self._in_flight)
         room = min(self._queue_limit - self._waiting_images(), self._in_flight_limit - in_flight)
@@ -183,12 +188,15 @@ class RequestQueue:
 
     def _backlog_seconds(self) -> float:
         """Return what is left of the batch that computes, and the time of those that the waiting images will make."""
+        waiting = sum(self.estimates.seconds(key, count) for key, count in self._images_by_key().items())
+        return waiting + max((request.batch_seconds_left for request in self._computing), default=0.0)
+
+    def _images_by_key(self) -> Counter[BatchKey]:
         images: Counter[BatchKey] = Counter()
         for request in self._waiting:
             if request.wanted:
                 images[request.key] += request.images - request.taken
-        waiting = sum(self.estimates.seconds(key, count) for key, count in images.items())
-        return waiting + max((request.batch_seconds_left for request in self._computing), default=0.0)
+        return images
 
     def _end_hopeless(self) -> None:
         """End the waiting requests that nobody waits for, or that can't be done in their time."""

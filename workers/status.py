@@ -88,6 +88,19 @@ class StatusBoard:
         status.backlog_seconds = load.backlog_seconds
         status.in_flight = load.in_flight
         status.batch_seconds.extend(self._queue.estimates.measured())
+        status.waiting_images.extend(
+            group_pb2.WaitingImages(
+                width=key.bucket.width,
+                height=key.bucket.height,
+                steps=key.steps,
+                guidance_scale=key.guidance_scale,
+                max_sequence_length=key.max_sequence_length,
+                negative_prompt=key.negative_prompt,
+                images=images,
+            )
+            for key, images in self._queue.images_by_key().items()
+            if not key.alone
+        )
         status.free_slots = load.free_slots if status.state == group_pb2.GROUP_STATE_READY else 0
         return status
 

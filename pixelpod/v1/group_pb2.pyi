@@ -150,6 +150,7 @@ class GroupStatus(_message.Message):
     RANKS_FIELD_NUMBER: _builtins.int
     CONTRACT_VERSION_FIELD_NUMBER: _builtins.int
     BATCH_SECONDS_FIELD_NUMBER: _builtins.int
+    WAITING_IMAGES_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """The group's name, unique in the deployment."""
     epoch: _builtins.int
@@ -176,6 +177,10 @@ class GroupStatus(_message.Message):
     def batch_seconds(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchSeconds]:
         """What batches take, as measured so far."""
 
+    @_builtins.property
+    def waiting_images(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingImages]:
+        """What waits to be computed, by what can be computed together."""
+
     def __init__(
         self,
         *,
@@ -190,14 +195,61 @@ class GroupStatus(_message.Message):
         ranks: _builtins.int = ...,
         contract_version: _builtins.int = ...,
         batch_seconds: _abc.Iterable[Global___BatchSeconds] | None = ...,
+        waiting_images: _abc.Iterable[Global___WaitingImages] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_seconds", b"backlog_seconds", "batch_seconds", b"batch_seconds", "contract_version", b"contract_version", "epoch", b"epoch", "free_slots", b"free_slots", "group", b"group", "in_flight", b"in_flight", "model", b"model", "ranks", b"ranks", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_seconds", b"backlog_seconds", "batch_seconds", b"batch_seconds", "contract_version", b"contract_version", "epoch", b"epoch", "free_slots", b"free_slots", "group", b"group", "in_flight", b"in_flight", "model", b"model", "ranks", b"ranks", "reason", b"reason", "state", b"state", "waiting_images", b"waiting_images"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupStatus: _TypeAlias = GroupStatus  # noqa: Y015
+
+@_typing.final
+class WaitingImages(_message.Message):
+    """WaitingImages is how many images of one kind wait: those that share all of this can be in one batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    GUIDANCE_SCALE_FIELD_NUMBER: _builtins.int
+    MAX_SEQUENCE_LENGTH_FIELD_NUMBER: _builtins.int
+    NEGATIVE_PROMPT_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Pixels."""
+    height: _builtins.int
+    """Pixels."""
+    steps: _builtins.int
+    """Denoising steps."""
+    guidance_scale: _builtins.float
+    """How strongly the prompts steer."""
+    max_sequence_length: _builtins.int
+    """Tokens that the long text encoder reads."""
+    negative_prompt: _builtins.bool
+    """Whether there is a negative prompt."""
+    images: _builtins.int
+    """How many wait."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        guidance_scale: _builtins.float = ...,
+        max_sequence_length: _builtins.int = ...,
+        negative_prompt: _builtins.bool = ...,
+        images: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guidance_scale", b"guidance_scale", "height", b"height", "images", b"images", "max_sequence_length", b"max_sequence_length", "negative_prompt", b"negative_prompt", "steps", b"steps", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingImages: _TypeAlias = WaitingImages  # noqa: Y015
 
 @_typing.final
 class BatchSeconds(_message.Message):

@@ -140,8 +140,9 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
             if isinstance(value, images_pb2.Model):
                 self.status.model.CopyFrom(value)
             elif isinstance(value, list):
-                del self.status.batch_seconds[:]
-                self.status.batch_seconds.extend(value)
+                repeated = getattr(self.status, field)
+                del repeated[:]
+                repeated.extend(value)
             else:
                 setattr(self.status, field, value)
         async with self._changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pixelpod.v1 import group_pb2, images_pb2
+from service.admission import Ticket
 from service.load import GroupLoad
 from tests.service.stub_group import measured, tiny_model
 
@@ -18,7 +19,13 @@ class Clock:
         return self.now
 
 
-def status(backlog_seconds: float = 10.0, free_slots: int = 4, in_flight: int = 3) -> group_pb2.GroupStatus:
+def waiting(images: int, **changes: object) -> group_pb2.WaitingImages:
+    return group_pb2.WaitingImages(**{"width": 64, "height": 64, "steps": 4, "images": images, **changes})
+
+
+def status(
+    backlog_seconds: float = 10.0, free_slots: int = 4, in_flight: int = 3, *waits: group_pb2.WaitingImages
+) -> group_pb2.GroupStatus:
     return group_pb2.GroupStatus(
         group="a",
         epoch=7,
@@ -27,6 +34,7 @@ def status(backlog_seconds: float = 10.0, free_slots: int = 4, in_flight: int = 
         free_slots=free_slots,
         in_flight=in_flight,
         batch_seconds=measured(1.0, 0.25, 4),
+        waiting_images=waits,
     )
 
 
@@ -78,6 +86,53 @@ def test_a_group_that_refused_has_no_room_until_its_next_status(load: GroupLoad)
     assert load.room == 0
     load.take(status())
     assert load.room == 4
+
+
+@pytest.mark.parametrize(
+    ("waits", "seconds"),
+    [
+        ([], 1.0),
+        ([waiting(2)], 0.0),
+        ([waiting(6)], 0.0),
+        ([waiting(4)], 1.0),  # of a full batch
+        ([waiting(3)], 1.0),  # one place for two images
+        ([waiting(2, steps=5)], 1.0),
+        ([waiting(2, width=96)], 1.0),
+        ([waiting(2, guidance_scale=1.0)], 1.0),
+        ([waiting(2, max_sequence_length=64)], 1.0),
+        ([waiting(2, negative_prompt=True)], 1.0),
+    ],
+)
+def test_places_left_in_a_batch_that_waits_cost_nothing(
+    load: GroupLoad, waits: list[group_pb2.WaitingImages], seconds: float
+) -> None:
+    load.take(status(10.0, 4, 3, *waits))
+    assert load.own_seconds(Ticket(TWO_IMAGES, 0.0, "tiny")) == seconds
+
+
+def test_what_was_sent_takes_and_opens_places(load: GroupLoad) -> None:
+    ticket = Ticket(TWO_IMAGES, 0.0, "tiny")
+    first = load.send(TWO_IMAGES)
+    assert load.own_seconds(ticket) == 0.0
+    load.send(TWO_IMAGES)
+    assert load.own_seconds(ticket) == 1.0
+    load.forget(first)
+    assert load.own_seconds(ticket) == 0.0
+
+
+def test_what_was_sent_to_a_free_device_does_not_wait_for_mates(load: GroupLoad) -> None:
+    load.take(status(backlog_seconds=0.0, in_flight=0))
+    load.send(TWO_IMAGES)
+    assert load.own_seconds(Ticket(TWO_IMAGES, 0.0, "tiny")) == 1.0
+
+
+def test_times_are_those_of_the_last_status(load: GroupLoad) -> None:
+    ticket, faster = Ticket(TWO_IMAGES, 0.0, "tiny"), status()
+    assert load.own_seconds(ticket) == 1.0
+    del faster.batch_seconds[:]
+    faster.batch_seconds.extend(measured(0.5, 0.125, 4))
+    load.take(faster)
+    assert load.own_seconds(ticket) == 0.5
 
 
 def test_nothing_counts_of_a_group_that_is_gone_but_its_name(load: GroupLoad) -> None:

@@ -13,8 +13,9 @@ from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import group_pb2, images_pb2
 from service.admission import Ticket
 from service.group_connection import GroupConnection
-from service.router import choose_group, ready_groups, warm_groups
+from service.router import ENOUGH, choose_group, ready_groups, warm_groups
 from tests.service.conftest import eventually
+from tests.service.fake_groups import FakeGroup
 from tests.service.stub_group import StubGroup, measured, tiny_model
 from tests.service.test_group_connection import connected
 
@@ -64,6 +65,40 @@ async def test_unmeasured_groups_are_told_apart_by_requests(connect) -> None:
 async def test_ties_are_broken_at_random(connect) -> None:
     groups = [await connect() for _ in range(2)]
     assert {choose_group(groups, ticket()) for _ in range(64)} == set(groups)
+
+
+async def test_finishes_that_differ_by_a_hair_are_ties(connect) -> None:
+    groups = [await connect(backlog_seconds=seconds) for seconds in (100.0, 105.0, 120.0)]
+    assert {choose_group(groups, ticket()) for _ in range(64)} == set(groups[:2])
+
+
+async def test_of_ties_those_with_the_fewest_requests(connect) -> None:
+    groups = [await connect(backlog_seconds=100.0, in_flight=2), await connect(backlog_seconds=105.0, in_flight=1)]
+    assert choose_group(groups, ticket()) is groups[1]
+
+
+async def test_a_batch_that_waits_with_places_left_is_as_good_as_done(connect) -> None:
+    mates = group_pb2.WaitingImages(width=64, height=64, steps=4, images=3)
+    groups = [
+        await connect(batch_seconds=measured(2.0, 0.5), backlog_seconds=1.0),
+        await connect(batch_seconds=measured(2.0, 0.5), backlog_seconds=4.0, waiting_images=[mates]),
+    ]
+    assert choose_group(groups, ticket()) is groups[1]
+    groups[1].load.send(PARAMETERS)
+    assert choose_group(groups, ticket()) is groups[0], "that batch is full"
+
+
+def test_of_many_groups_some_are_enough() -> None:
+    groups = [FakeGroup(str(number), free_slots=1, backlog_seconds=1.5**number) for number in range(3 * ENOUGH)]
+    chosen = {choose_group(groups, ticket()) for _ in range(400)}
+    assert groups[0] in chosen
+    assert ENOUGH < len(chosen) <= 3 * ENOUGH - ENOUGH + 1, "each is the best of those from anywhere on"
+
+
+def test_the_only_group_of_many_is_found() -> None:
+    groups = [FakeGroup(str(number)) for number in range(3 * ENOUGH)]
+    groups[ENOUGH].tell(free_slots=1)
+    assert {choose_group(groups, ticket()) for _ in range(20)} == {groups[ENOUGH]}
 
 
 async def test_only_groups_with_room_that_did_not_refuse(connect) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from pixelpod.v1 import group_pb2, images_pb2
-from tests.workers.models import make_model, make_queue
+from service.batch_key import BatchKey
+from tests.workers.models import accept, make_model, make_queue, make_request
 from workers.descriptor import describe
 from workers.status import StatusBoard
 
@@ -92,3 +93,31 @@ def test_a_draining_group_never_becomes_ready() -> None:
     status.enter(group_pb2.GROUP_STATE_READY)
     assert status.snapshot().state == group_pb2.GROUP_STATE_DRAINING
     assert status.snapshot().reason == "the group is stopping"
+
+
+async def test_it_tells_what_waits_by_what_can_be_mates() -> None:
+    queue = make_queue()
+    status = StatusBoard("group-a", make_model(), ranks=2, epoch=1234, queue=queue)
+    requests = [
+        make_request(seeds=[1, 2], negative_prompt="blue"),
+        make_request(seeds=[3]),
+        make_request(seeds=[4]),
+        make_request(steps=7, guidance_scale=2.0, max_sequence_length=256),
+        make_request(width=128),
+    ]
+    alone = make_request()
+    alone.alone = True
+    for request in [*requests, alone]:
+        queue.put(accept(request))
+    told = {BatchKey.of_waiting(waiting): waiting.images for waiting in status.snapshot().waiting_images}
+    assert told == {
+        BatchKey(64, 64, 10, 4.0, 77, True): 2,
+        BatchKey(64, 64, 10, 4.0, 77, False): 2,
+        BatchKey(64, 64, 7, 2.0, 256, False): 1,
+        BatchKey(128, 64, 10, 4.0, 77, False): 1,
+    }
+    assert {BatchKey.of(request.parameters) for request in requests} == set(told)
+    queue.take(0)
+    assert BatchKey(64, 64, 10, 4.0, 77, True) not in {
+        BatchKey.of_waiting(waiting) for waiting in status.snapshot().waiting_images
+    }
