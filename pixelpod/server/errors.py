@@ -253,11 +253,21 @@ async def _end_with(error: Exception, context: grpc.aio.ServicerContext[Any, Any
         )
     metadata: list[tuple[str, str | bytes]] = [(STATUS_DETAILS_KEY, status_of(error).SerializeToString())]
     if error.retry_after_seconds is not None:
-        metadata.append((RETRY_PUSHBACK_KEY, str(round(error.retry_after_seconds * 1000))))
+        metadata.append((RETRY_PUSHBACK_KEY, _pushback(error.retry_after_seconds, context.time_remaining())))
     # gRPC keeps the exception that abort raises in a cycle with its context. Without the tracebacks' frames, that cycle
     # does not hold the request, megabytes of refused prompt included, until the garbage collector comes by.
     error.__traceback__ = None
     await context.abort(status_code_of(error), _cut(error.message), tuple(metadata))
+
+
+def _pushback(retry_after_seconds: float, remaining_seconds: float | None) -> str:
+    """Return what tells gRPC's own retries when to try again: not at all (-1) where the call's time would be over.
+
+    Else gRPC would wait for the deadline, and hide the error (https://github.com/grpc/proposal/blob/master/A6-client-retries.md).
+    """
+    if remaining_seconds is not None and retry_after_seconds >= remaining_seconds:
+        return "-1"
+    return str(round(retry_after_seconds * 1000))
 
 
 def _details_of(call: grpc.aio.AioRpcError) -> status_pb2.Status:

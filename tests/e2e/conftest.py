@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.timed_groups import Nursery, TimedGroups, nursery
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def groups_nursery() -> Iterator[Nursery]:
     """One for all tests: its imports take seconds."""
     with nursery() as groups_nursery:

@@ -31,11 +31,10 @@ def test_from_a_killed_rank_to_an_orderly_end(model_file: Path) -> None:
         running.wait_for_a_step()
         rank = next(child for child in service.group.children() if child.environ().get("RANK") == "1")
         rank.kill()
-        assert isinstance(running.ending(), UnavailableError)
         wait_until(lambda: health_of(service.address) == NOT_SERVING, 10, lambda: service.log)
+        # The client asks again for as long as the frontend says it is worth it, and the group is back in time.
+        assert isinstance(running.ending(), Generation)
         wait_serving(service.address, 90, service.frontend)
-        before = client.generate("a red fox", seed=1, deadline_seconds=SECONDS)
-        assert len(before.images) == 1
 
         # SIGTERM to the group: what runs is finished, the frontend stays and says that nobody is there.
         running = _Running(client, steps=20)
@@ -46,7 +45,7 @@ def test_from_a_killed_rank_to_an_orderly_end(model_file: Path) -> None:
         assert not [child for child in group_children if child.is_running()]
         wait_until(lambda: health_of(service.address) == NOT_SERVING, 10, lambda: service.log)
         with pytest.raises(UnavailableError):
-            client.generate("a red fox", deadline_seconds=SECONDS)
+            client.generate("a red fox", deadline_seconds=2)
         assert service.frontend.stop(STOP_SECONDS) == 0
 
 

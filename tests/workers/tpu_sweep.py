@@ -85,7 +85,7 @@ def _prompt(draw: random.Random) -> str:
 
 def _watch_submissions() -> list[int]:
     """Return a list that grows by the number of graphs waited for, each time that some are."""
-    from workers import tpu_compile
+    from workers.devices import tpu_compile
 
     sizes: list[int] = []
     wait = tpu_compile.resolve_compilations

@@ -84,6 +84,14 @@ async def test_retry_delay_is_also_a_pushback_header(servicer, stub) -> None:
     assert dict(caught.value.trailing_metadata())[RETRY_PUSHBACK_KEY] == "250"
 
 
+async def test_no_retry_is_asked_for_that_would_come_too_late(servicer, stub) -> None:
+    servicer.error = Overloaded("queue is full", reason="QUEUE_FULL", retry_after_seconds=30)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Generate(images_pb2.GenerateRequest(), timeout=10)
+    assert dict(caught.value.trailing_metadata())[RETRY_PUSHBACK_KEY] == "-1"
+    assert from_call(caught.value).retry_after_seconds == 30
+
+
 async def test_unknown_error_becomes_internal_with_an_incident_that_the_log_explains(servicer, stub, caplog) -> None:
     servicer.error = ZeroDivisionError("secret detail")
     with caplog.at_level(logging.ERROR), pytest.raises(grpc.aio.AioRpcError) as caught:
