@@ -15,8 +15,8 @@ RUN pip --python /opt/pixelpod/bin/python install --no-cache-dir --constraint co
     && rm -r /opt/pixelpod/lib/python3.11/site-packages/workers
 
 FROM build AS build-group
-# Where torch has a build without CUDA, which a TPU host has no use for.
-ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# An index with torch's builds for CPUs: a TPU host has no use for the gigabytes of CUDA that come without it.
+ARG PIP_EXTRA_INDEX_URL
 RUN pip --python /opt/pixelpod/bin/python install --no-cache-dir --constraint constraints.txt '.[tpu]'
 
 FROM python:3.11-slim-bookworm AS run
