@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from pixelpod.server.errors import AlreadyExists, DeadlinePassed, InvalidRequest, Unavailable
-from pixelpod.server.events import Event, Events
+from pixelpod.server.events import Event, Events, decode_chunk
 from pixelpod.v1 import images_pb2
 from service.computation import Computation
 from service.kept_answers import KeptAnswer, KeptAnswers, Key
@@ -145,7 +145,7 @@ async def _lacking(events: Events, point: images_pb2.ResumePoint) -> AsyncIterat
                 arrived = event.accepted.answer_id == point.answer_id
         elif arrived:
             # The only place that looks into chunks, for calls that take up a stream, up to the first chunk they lack.
-            chunk = images_pb2.GenerateEvent.FromString(event).image_chunk
+            chunk = decode_chunk(event)
             arrived = (chunk.index, chunk.offset) < (point.index, point.offset)
             if arrived:
                 continue
