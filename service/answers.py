@@ -99,7 +99,7 @@ class Answers:
             try:
                 async with aclosing(computation.read(record)) as events:
                     async for event in events:
-                        images_came = images_came or isinstance(event, bytes)
+                        images_came = images_came or isinstance(event, memoryview)
                         yield event
                 return
             except DeadlinePassed as error:
@@ -140,7 +140,7 @@ async def _lacking(events: Events, point: images_pb2.ResumePoint) -> AsyncIterat
     """Yield `events` without the image chunks before `point`, if it is a point of this answer."""
     arrived = False
     async for event in events:
-        if not isinstance(event, bytes):
+        if not isinstance(event, memoryview):
             if event.HasField("accepted"):
                 arrived = event.accepted.answer_id == point.answer_id
         elif arrived:

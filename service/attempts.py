@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from pixelpod.server.errors import LikelyCause, Overloaded, RequestError, Unavailable
-from pixelpod.server.events import Event, Events, decode_unless_chunk
+from pixelpod.server.events import Event, Events, split
 from pixelpod.v1 import group_pb2
 from service.admission import Ticket
 from service.dispatcher import Dispatcher, Place
@@ -44,7 +44,7 @@ class Attempts:
         self._ticket = ticket
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self._relayed: list[bytes] = []
+        self._relayed: list[memoryview] = []
         """Image chunks that the caller got. Another group must send the same before it can go on."""
         self._computing = False
         self._losses = 0
@@ -83,25 +83,24 @@ class Attempts:
     async def _run(self, place: Place) -> AsyncGenerator[Event, None]:
         """Yield what one group sends, without what the caller has already."""
         self._computing, repeated = False, iter(tuple(self._relayed))
-        async with aclosing(place.group.execute(self._execution, self._ticket.deadline - time.monotonic())) as encoded:
-            async for data in encoded:
-                event = decode_unless_chunk(data)
-                if isinstance(event, bytes):
-                    known = next(repeated, None)
-                    if known is None:
-                        self._relayed.append(event)
+        async with aclosing(place.group.execute(self._execution, self._ticket.deadline - time.monotonic())) as messages:
+            async for message in messages:
+                place.sent.accepted = True
+                for event in split(message):
+                    if isinstance(event, memoryview):
+                        known = next(repeated, None)
+                        if known is None:
+                            self._relayed.append(event)
+                            yield event
+                        elif known != event:
+                            raise _another_image(place)
+                    elif event.HasField("progress"):
+                        self._computing = True
+                        if event.progress.step > 0:
+                            yield event
+                    elif event.HasField("done"):
                         yield event
-                    elif known != event:
-                        raise _another_image(place)
-                elif event.HasField("accepted"):
-                    place.sent.accepted = True
-                elif event.HasField("progress"):
-                    self._computing = True
-                    if event.progress.step > 0:
-                        yield event
-                else:
-                    yield event
-                    return
+                        return
         raise place.group.lost()
 
     def _go_on_after(self, error: RequestError, place: Place) -> None:

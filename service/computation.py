@@ -96,7 +96,7 @@ class Computation:
                 self._take(event)
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, bytes):
+        if isinstance(event, memoryview):
             self._images_computed = self._steps_done
         elif event.HasField("accepted"):
             event.accepted.answer_id = self._answer_id
@@ -116,4 +116,4 @@ class Computation:
 
 
 def _is_progress(event: Event) -> bool:
-    return not isinstance(event, bytes) and event.HasField("progress")
+    return not isinstance(event, memoryview) and event.HasField("progress")

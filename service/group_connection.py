@@ -19,7 +19,7 @@ from service.patience import within
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
 """The version of group.proto that this frontend speaks."""
 
 FIRST_PAUSE_SECONDS = 0.05
@@ -185,7 +185,7 @@ class GroupConnection:
         await self._channel.close()
 
     async def execute(self, request: group_pb2.ExecuteRequest, timeout_seconds: float) -> AsyncGenerator[bytes, None]:
-        """Compute `request` on the group and yield its events, each an encoded GenerateEvent.
+        """Compute `request` on the group and yield its events as they come: encoded ExecuteEvents.
 
         Closing the iterator cancels the computation.
 
@@ -196,8 +196,8 @@ class GroupConnection:
         self._calls.add(call)
         self._unused.clear()
         try:
-            async for event in call:
-                yield event
+            async for message in call:
+                yield message
         except grpc.aio.AioRpcError as error:
             ended = from_call(error)
             # What a group thinks of this frontend's own token is not the caller's fault.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pixelpod.server.events import Event, encode
+from pixelpod.server.events import Event, size_bytes
 
 Key: TypeAlias = tuple[str, str]
 """Who asked, and the request id."""
@@ -28,7 +28,7 @@ class KeptAnswer:
     @property
     def size_bytes(self) -> int:
         """What it holds in memory, roughly: its events on the wire."""
-        return sum(len(encode(event)) for event in self.events)
+        return sum(map(size_bytes, self.events))
 
 
 class KeptAnswers:

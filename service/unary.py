@@ -22,7 +22,7 @@ async def collect(events: Events, limit_bytes: int) -> bytes:
     images: dict[int, list[memoryview]] = {}
     image_bytes = 0
     async for event in events:
-        if isinstance(event, bytes):
+        if isinstance(event, memoryview):
             chunk = decode_chunk(event)
             image_bytes += len(chunk.data)
             if image_bytes <= limit_bytes:

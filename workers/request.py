@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from pixelpod.server.errors import DeadlinePassed, RequestError
-from pixelpod.server.events import CHUNK_BYTES, Chunk, Events, encode_chunk
+from pixelpod.server.events import CHUNK_BYTES, Chunk, join
 from pixelpod.v1 import group_pb2, images_pb2
 from workers.batching import BatchKey
+
+GATHER_SECONDS = 0.01
+"""So long a progress waits for what comes next, to travel with it: a message costs both sides more than many a step."""
 
 
 class AcceptedRequest:
@@ -49,10 +53,13 @@ class AcceptedRequest:
         """Of the batch that holds images of it now."""
         self._loop = loop
         self._abandoned = False
+        self._accepted: images_pb2.Accepted | None = None
         self._progress: images_pb2.Progress | None = None
         self._images: deque[tuple[int, bytes]] = deque()
         self._ending: images_pb2.GenerateResponse | RequestError | None = None
         self._news = asyncio.Event()
+        self._gathering = False
+        """News will be told in a moment."""
 
     @property
     def wanted(self) -> bool:
@@ -62,6 +69,16 @@ class AcceptedRequest:
     def abandon(self) -> None:
         """Nobody waits any more: computing stops at the next boundary."""
         self._abandoned = True
+
+    def tell_accepted(self, position: int, predicted_seconds: float) -> None:
+        """Tell the caller that the group has the request. Only the endpoint's thread calls this."""
+        self._accepted = images_pb2.Accepted(
+            request_id=self.message.request_id, position=position, predicted_seconds=predicted_seconds
+        )
+        if position > 0:
+            self._news.set()
+        else:  # computing begins, which is news to travel with
+            self._gather()
 
     def post_progress(self, step: int, steps: int) -> None:
         """Tell the caller that `step` of `steps` denoising steps are done. A newer progress replaces an unread one."""
@@ -76,27 +93,38 @@ class AcceptedRequest:
         """End the request, after everything posted before. Only the first ending counts."""
         self._loop.call_soon_threadsafe(self._take_ending, ending)
 
-    async def events(self) -> Events:
-        """Yield the events as they come, in chunks, until done.
+    async def messages(self) -> AsyncIterator[bytes]:
+        """Yield the events as they come, until done: encoded ExecuteEvents.
 
         Raises:
             RequestError: if the request ends without its images, also because its deadline passed.
         """
         while True:
             await self._wait_for_news()
-            if self._progress is not None:
-                progress, self._progress = self._progress, None
-                yield images_pb2.GenerateEvent(progress=progress)
-            while self._images:
-                index, data = self._images.popleft()
-                file = memoryview(data)
-                for offset in range(0, len(file), CHUNK_BYTES):
-                    yield encode_chunk(Chunk(index, offset, file[offset : offset + CHUNK_BYTES]))
-            if isinstance(self._ending, RequestError):
-                raise self._ending
-            if self._ending is not None:
-                yield images_pb2.GenerateEvent(done=self._ending)
+            ending = self._ending  # one that comes while messages are on their way is news of its own
+            for message in join(self._unread(ending)):
+                yield message
+            if isinstance(ending, RequestError):
+                raise ending
+            if ending is not None:
                 return
+
+    def _unread(
+        self, ending: images_pb2.GenerateResponse | RequestError | None
+    ) -> Iterator[group_pb2.ExecuteEvents | Chunk]:
+        if self._accepted is not None:
+            accepted, self._accepted = self._accepted, None
+            yield group_pb2.ExecuteEvents(accepted=accepted)
+        if self._progress is not None:
+            progress, self._progress = self._progress, None
+            yield group_pb2.ExecuteEvents(progress=progress)
+        while self._images:
+            index, data = self._images.popleft()
+            file = memoryview(data)
+            for offset in range(0, len(file), CHUNK_BYTES):
+                yield Chunk(index, offset, file[offset : offset + CHUNK_BYTES])
+        if isinstance(ending, images_pb2.GenerateResponse):
+            yield group_pb2.ExecuteEvents(done=ending)
 
     async def _wait_for_news(self) -> None:
         try:
@@ -106,9 +134,19 @@ class AcceptedRequest:
             raise deadline_passed() from None
         self._news.clear()
 
+    def _gather(self) -> None:
+        """Have what is there told in a moment, or with what comes before."""
+        if not self._gathering:
+            self._gathering = True
+            self._loop.call_later(GATHER_SECONDS, self._tell_gathered)
+
+    def _tell_gathered(self) -> None:
+        self._gathering = False
+        self._news.set()
+
     def _take_progress(self, progress: images_pb2.Progress) -> None:
         self._progress = progress
-        self._news.set()
+        self._gather()
 
     def _take_image(self, index: int, data: bytes) -> None:
         self._images.append((index, data))

@@ -11,8 +11,7 @@ import grpc
 
 from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import Unavailable
-from pixelpod.server.events import Events, encode
-from pixelpod.v1 import group_pb2, images_pb2
+from pixelpod.v1 import group_pb2
 from workers.batching import BatchKey
 from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
@@ -58,7 +57,7 @@ class WorkerGroup:
         self._news = asyncio.Condition()
         self._watches_ended = False
 
-    async def execute(self, request: group_pb2.ExecuteRequest, context: Any) -> Events:
+    async def execute(self, request: group_pb2.ExecuteRequest, context: Any) -> AsyncIterator[bytes]:
         """See the contract. Every call that comes this far is counted once, with the code it ends with."""
         arrived = time.monotonic()
         context.add_done_callback(lambda _: self._metrics.request_ended(_code(context), time.monotonic() - arrived))
@@ -70,15 +69,9 @@ class WorkerGroup:
         load = self._queue.put(accepted)
         # Called however the call ends: also when its caller leaves while a chunk is on its way.
         context.add_done_callback(lambda _: self._leave(accepted))
-        yield images_pb2.GenerateEvent(
-            accepted=images_pb2.Accepted(
-                request_id=request.request_id,
-                position=load.ahead,
-                predicted_seconds=load.backlog_seconds + accepted.seconds_left,
-            )
-        )
-        async for event in accepted.events():
-            yield event
+        accepted.tell_accepted(load.ahead, load.backlog_seconds + accepted.seconds_left)
+        async for message in accepted.messages():
+            yield message
 
     async def watch_status(
         self, request: group_pb2.WatchStatusRequest, context: Any
@@ -94,12 +87,11 @@ class WorkerGroup:
                     continue
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the service. The generated registration would encode every event; here image chunks are already."""
+        """Register the service. The generated registration would encode every answer; here they are already."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Execute": grpc.unary_stream_rpc_method_handler(
                 self.execute,
                 request_deserializer=group_pb2.ExecuteRequest.FromString,
-                response_serializer=encode,
             ),
             "WatchStatus": grpc.unary_stream_rpc_method_handler(
                 self.watch_status,

@@ -6,7 +6,8 @@ varints: 7 bits a byte, the lowest first, the last byte below 128. https://proto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 Part = bytes | memoryview
 
@@ -33,25 +34,34 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def read_fields(message: memoryview) -> dict[int, int | memoryview]:
-    """Return the fields of a message by number: those that are numbers, and those that have a length.
+class Field(NamedTuple):
+    """One field of a message."""
+
+    number: int
+    value: int | memoryview
+    """What it says: a number, or so many bytes."""
+    encoded: memoryview
+    """The whole field, with its tag: by itself a message that has only this field."""
+
+
+def read_fields(message: memoryview) -> Iterator[Field]:
+    """Yield the fields of a message in the order on the wire. They are views into it.
 
     Raises:
-        ValueError: if there is a field of another type.
+        ValueError: if there is a field that is neither a number nor has a length.
     """
-    fields: dict[int, int | memoryview] = {}
     at = 0
     while at < len(message):
+        begin = at
         head, at = _read_varint(message, at)
-        value, at = _read_varint(message, at)
+        number, at = _read_varint(message, at)
         if head & 7 == _LENGTH_DELIMITED:
-            fields[head >> 3] = message[at : at + value]
-            at += value
+            begin_value, at = at, at + number
+            yield Field(head >> 3, message[begin_value:at], message[begin:at])
         elif head & 7 == _VARINT:
-            fields[head >> 3] = value
+            yield Field(head >> 3, number, message[begin:at])
         else:
             raise ValueError(f"field {head >> 3} has wire type {head & 7}")
-    return fields
 
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:

@@ -117,6 +117,62 @@ class ExecuteRequest(_message.Message):
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
 
 @_typing.final
+class ExecuteEvents(_message.Message):
+    """ExecuteEvents is events that were ready together, in the order of these fields: each message costs both sides about
+    as much as encoding a small image. The fields have the numbers of GenerateEvent, so that each of them, with its tag,
+    is an encoded GenerateEvent, and can be passed on without being parsed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    IMAGE_CHUNK_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def accepted(self) -> _images_pb2.Accepted:
+        """The group has the request. Where others are before it this comes at once, else with the first progress."""
+
+    @_builtins.property
+    def progress(self) -> _images_pb2.Progress:
+        """The newest."""
+
+    @_builtins.property
+    def image_chunk(self) -> _containers.RepeatedCompositeFieldContainer[_images_pb2.ImageChunk]:
+        """In order."""
+
+    @_builtins.property
+    def done(self) -> _images_pb2.GenerateResponse:
+        """The last event."""
+
+    def __init__(
+        self,
+        *,
+        accepted: _images_pb2.Accepted | None = ...,
+        progress: _images_pb2.Progress | None = ...,
+        image_chunk: _abc.Iterable[_images_pb2.ImageChunk] | None = ...,
+        done: _images_pb2.GenerateResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted", b"_accepted", "_done", b"_done", "_progress", b"_progress", "accepted", b"accepted", "done", b"done", "progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted", b"_accepted", "_done", b"_done", "_progress", b"_progress", "accepted", b"accepted", "done", b"done", "image_chunk", b"image_chunk", "progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__accepted: _TypeAlias = _typing.Literal["accepted"]  # noqa: Y015
+    _WhichOneofArgType__accepted: _TypeAlias = _typing.Literal["_accepted", b"_accepted"]  # noqa: Y015
+    _WhichOneofReturnType__done: _TypeAlias = _typing.Literal["done"]  # noqa: Y015
+    _WhichOneofArgType__done: _TypeAlias = _typing.Literal["_done", b"_done"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accepted) -> _WhichOneofReturnType__accepted | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__done) -> _WhichOneofReturnType__done | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
+
+Global___ExecuteEvents: _TypeAlias = ExecuteEvents  # noqa: Y015
+
+@_typing.final
 class WatchStatusRequest(_message.Message):
     """WatchStatusRequest subscribes to a group's status."""
 

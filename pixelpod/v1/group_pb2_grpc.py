@@ -4,7 +4,6 @@ import grpc
 import warnings
 
 from pixelpod.v1 import group_pb2 as pixelpod_dot_v1_dot_group__pb2
-from pixelpod.v1 import images_pb2 as pixelpod_dot_v1_dot_images__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -39,7 +38,7 @@ class WorkerGroupStub:
         self.Execute = channel.unary_stream(
                 '/pixelpod.v1.WorkerGroup/Execute',
                 request_serializer=pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.SerializeToString,
-                response_deserializer=pixelpod_dot_v1_dot_images__pb2.GenerateEvent.FromString,
+                response_deserializer=pixelpod_dot_v1_dot_group__pb2.ExecuteEvents.FromString,
                 _registered_method=True)
         self.WatchStatus = channel.unary_stream(
                 '/pixelpod.v1.WorkerGroup/WatchStatus',
@@ -53,9 +52,9 @@ class WorkerGroupServicer:
     """
 
     def Execute(self, request, context):
-        """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
-        GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
-        Cancelling the call, or its deadline, stops the computation.
+        """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
+        where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
+        timings. Cancelling the call, or its deadline, stops the computation.
         UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -75,7 +74,7 @@ def add_WorkerGroupServicer_to_server(servicer, server):
             'Execute': grpc.unary_stream_rpc_method_handler(
                     servicer.Execute,
                     request_deserializer=pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.FromString,
-                    response_serializer=pixelpod_dot_v1_dot_images__pb2.GenerateEvent.SerializeToString,
+                    response_serializer=pixelpod_dot_v1_dot_group__pb2.ExecuteEvents.SerializeToString,
             ),
             'WatchStatus': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchStatus,
@@ -110,7 +109,7 @@ class WorkerGroup:
             target,
             '/pixelpod.v1.WorkerGroup/Execute',
             pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.SerializeToString,
-            pixelpod_dot_v1_dot_images__pb2.GenerateEvent.FromString,
+            pixelpod_dot_v1_dot_group__pb2.ExecuteEvents.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,7 +6,6 @@ Inside a deployment: frontend to group, and rank 0 to its ranks."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from pixelpod.v1 import group_pb2 as _group_pb2
-from pixelpod.v1 import images_pb2 as _images_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -34,10 +33,10 @@ class WorkerGroupStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerGroupAsyncStub: ...
-    Execute: _grpc.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _images_pb2.GenerateEvent]
-    """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
-    GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
-    Cancelling the call, or its deadline, stops the computation.
+    Execute: _grpc.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _group_pb2.ExecuteEvents]
+    """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
+    where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
+    timings. Cancelling the call, or its deadline, stops the computation.
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
     """
     WatchStatus: _grpc.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]
@@ -48,10 +47,10 @@ class WorkerGroupAsyncStub(WorkerGroupStub):
     """WorkerGroup is a group's endpoint, served by its rank 0. Only frontends call it."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Execute: _aio.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _images_pb2.GenerateEvent]  # type: ignore[assignment]
-    """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
-    GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
-    Cancelling the call, or its deadline, stops the computation.
+    Execute: _aio.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _group_pb2.ExecuteEvents]  # type: ignore[assignment]
+    """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
+    where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
+    timings. Cancelling the call, or its deadline, stops the computation.
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
     """
     WatchStatus: _aio.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]  # type: ignore[assignment]
@@ -65,10 +64,10 @@ class WorkerGroupServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _group_pb2.ExecuteRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_images_pb2.GenerateEvent], _abc.AsyncIterator[_images_pb2.GenerateEvent]]:
-        """Execute computes one request, fully resolved. The stream brings accepted, progress, image chunks and done, as
-        GenerateStream does; progress of step 0 tells that computing began. done holds the group's share of the timings.
-        Cancelling the call, or its deadline, stops the computation.
+    ) -> _typing.Union[_abc.Iterator[_group_pb2.ExecuteEvents], _abc.AsyncIterator[_group_pb2.ExecuteEvents]]:
+        """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
+        where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
+        timings. Cancelling the call, or its deadline, stops the computation.
         UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
         """
 

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from tests.e2e.processes import Process, free_address, start, wait_until
+from tests.events import events_of
 from workers.model_file import FamilyName
 from workers.tiny_checkpoints import write_tiny_checkpoint
 
@@ -54,7 +55,7 @@ class Group:
 
     def execute(self, seconds: float = 30.0, **changes: Any) -> list[images_pb2.GenerateEvent]:
         """Return all events of a `request`."""
-        return list(self.stub.Execute(request(**changes), timeout=seconds))
+        return events_of(self.stub.Execute(request(**changes), timeout=seconds))
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return the value of the first sample of this name that has these labels."""

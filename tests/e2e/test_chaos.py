@@ -22,6 +22,7 @@ import pytest
 
 from tests.e2e.groups import Group, images_of, pixels_of, request, running, write_quick_model
 from tests.e2e.processes import SERVING, health_of, wait_serving, wait_until
+from tests.events import events_of
 from tests.faults.codes import FAULTY_ENVIRONMENT, Fault
 
 READY_SECONDS = 90.0
@@ -82,7 +83,7 @@ class Callers:
         """Return how a call ended, by the name of its status."""
         message = request(prompt=prompt, seeds=[seed], steps=steps)
         try:
-            events = list(self.group.stub.Execute(message, timeout=CALL_SECONDS))
+            events = events_of(self.group.stub.Execute(message, timeout=CALL_SECONDS))
         except grpc.RpcError as error:
             return str(error.code().name)
         (image,) = images_of(events)

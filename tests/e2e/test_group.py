@@ -168,7 +168,7 @@ def test_cancelling_frees_the_device(group: Group) -> None:
     cancelled_before = group.metric("pixelpod_group_requests_total", code="CANCELLED") or 0
     batches_before = batches_computed(group)
     call = group.stub.Execute(request(steps=LONG_STEPS, seeds=[1, 2, 3, 4]), timeout=60)
-    assert next(event.progress.step for event in call if event.WhichOneof("event") == "progress") < LONG_STEPS / 2
+    assert next(events.progress.step for events in call if events.HasField("progress")) < LONG_STEPS / 2
     call.cancel()
     group.execute(steps=1)
     assert batches_computed(group) == batches_before + 1, "the cancelled batch was given up"

@@ -18,6 +18,7 @@ from pixelpod.server.errors import from_call
 from pixelpod.v1 import group_pb2
 from tests.e2e.groups import LAUNCH, Group, environment_of, images_of, request, running, write_quick_model
 from tests.e2e.processes import NOT_SERVING, SERVING, free_address, health_of, start, wait_serving, wait_until
+from tests.events import events_of
 
 SERVICE = "pixelpod.v1.WorkerGroup"
 READY_SECONDS = 90.0
@@ -55,7 +56,7 @@ def _not_serving_while_loading(group: Group) -> None:
 def _killed_rank_starts_the_world_again(group: Group) -> None:
     epoch, ranks = group.status.epoch, group.process.children()
     call = group.stub.Execute(request(steps=50), timeout=60)
-    next(event for event in call if event.WhichOneof("event") == "progress")
+    next(events for events in call if events.HasField("progress"))
     started = time.monotonic()
     group.rank(1).send_signal(signal.SIGKILL)
     with pytest.raises(grpc.RpcError) as failure:
@@ -76,7 +77,9 @@ def _drain_finishes_what_was_accepted(group: Group) -> None:
     for call in calls:
         next(call)
     answers: list[int] = []
-    readers = [threading.Thread(target=lambda call=call: answers.append(len(images_of(list(call))))) for call in calls]
+    readers = [
+        threading.Thread(target=lambda call=call: answers.append(len(images_of(events_of(call))))) for call in calls
+    ]
     for reader in readers:
         reader.start()
     group.process.send(signal.SIGTERM)

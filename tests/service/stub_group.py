@@ -17,6 +17,7 @@ from pixelpod.server.access import Access, AccessSettings
 from pixelpod.server.callers import current_caller
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
+from service.group_connection import CONTRACT_VERSION
 
 CHUNK_BYTES = 900_000
 STATUS_SECONDS = 0.2
@@ -93,7 +94,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
             model=model or tiny_model(),
             free_slots=8,
             ranks=1,
-            contract_version=1,
+            contract_version=CONTRACT_VERSION,
         )
         self.address = ""
         self.image = b"image bytes"
@@ -168,7 +169,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
 
     async def Execute(  # noqa: N802 -- gRPC's name
         self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[images_pb2.GenerateEvent]:
+    ) -> AsyncIterator[group_pb2.ExecuteEvents]:
         self.executed.append(request)
         self.callers.append(current_caller().name)
         self.timeouts.append(context.time_remaining())
@@ -178,10 +179,10 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
             await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
         self.running += 1
         try:
-            yield images_pb2.GenerateEvent(accepted=images_pb2.Accepted(request_id=request.request_id))
+            yield group_pb2.ExecuteEvents(accepted=images_pb2.Accepted(request_id=request.request_id))
             steps = request.parameters.steps
             for step in range(1, steps + 1):
-                yield images_pb2.GenerateEvent(progress=images_pb2.Progress(step=step, steps=steps))
+                yield group_pb2.ExecuteEvents(progress=images_pb2.Progress(step=step, steps=steps))
                 self.stepped.set()
                 await self.go_on.wait()
                 await asyncio.sleep(self.step_seconds)
@@ -189,9 +190,9 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
                 for offset in range(0, len(self.image), CHUNK_BYTES):
                     data = self.image[offset : offset + CHUNK_BYTES]
                     chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data)
-                    yield images_pb2.GenerateEvent(image_chunk=chunk)
+                    yield group_pb2.ExecuteEvents(image_chunk=[chunk])
                     await self.images_go_on.wait()
-            yield images_pb2.GenerateEvent(done=self._done(request))
+            yield group_pb2.ExecuteEvents(done=self._done(request))
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.set()
             raise

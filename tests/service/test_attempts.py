@@ -26,14 +26,14 @@ class BreakingGroup(StubGroup):
 
     async def Execute(  # noqa: N802 -- gRPC's name
         self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[images_pb2.GenerateEvent]:
+    ) -> AsyncIterator[group_pb2.ExecuteEvents]:
         chunks = 0
         async for event in super().Execute(request, context):
             lost = Unavailable("a rank failed", reason="WORLD_BROKEN")
             if self.breaks and event.HasField("progress") and self.after_chunks is None:
-                yield images_pb2.GenerateEvent(progress=images_pb2.Progress(step=0, steps=4))
+                yield group_pb2.ExecuteEvents(progress=images_pb2.Progress(step=0, steps=4))
                 raise lost
-            if self.breaks and event.HasField("image_chunk"):
+            if self.breaks and event.image_chunk:
                 if chunks == self.after_chunks:
                     raise lost
                 chunks += 1

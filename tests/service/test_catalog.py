@@ -7,7 +7,7 @@ import pytest
 
 from pixelpod.server.errors import InvalidRequest, Unavailable, UnknownModel, from_call
 from pixelpod.v1 import group_pb2, images_pb2
-from service.group_connection import Availability
+from service.group_connection import CONTRACT_VERSION, Availability
 from tests.service.conftest import Client, eventually
 from tests.service.stub_group import StubGroup, tiny_model
 
@@ -124,7 +124,7 @@ async def test_unknown_name_while_a_group_was_not_heard_yet(start_group, start_f
 
 async def test_only_incompatible_groups(start_group, start_frontend) -> None:
     groups = [await start_group(), await start_group()]
-    groups[0].status.contract_version, groups[1].status.contract_version = 99, 2
+    groups[0].status.contract_version, groups[1].status.contract_version = 99, 1
     client = await start_frontend(*groups, ready=False)
 
     async def both_known() -> bool:
@@ -134,13 +134,13 @@ async def test_only_incompatible_groups(start_group, start_frontend) -> None:
     error = await refused(client, model="tiny")
     assert isinstance(error, Unavailable)
     assert (error.reason, error.retry_after_seconds) == ("GROUPS_INCOMPATIBLE", 10)
-    assert "model 'tiny': 2 groups speak version 2 and 99 of the contract" in error.message
-    assert "this frontend speaks 1;" in error.message
+    assert "model 'tiny': 2 groups speak version 1 and 99 of the contract" in error.message
+    assert f"this frontend speaks {CONTRACT_VERSION};" in error.message
 
 
 async def test_incompatible_group_beside_others_may_serve_what_they_do_not(start_group, start_frontend) -> None:
     incompatible = await start_group()
-    incompatible.status.contract_version = 2
+    incompatible.status.contract_version = 1
     client = await start_frontend(await start_group(model=tiny_model("a")), incompatible)
     await eventually(lambda: all(group.availability is not Availability.GONE for group in client.frontend.groups))
     assert (await refused(client, model="b")).reason == "GROUPS_INCOMPATIBLE"

@@ -14,7 +14,8 @@ import pytest
 
 from pixelpod.server.errors import DeadlinePassed, InvalidRequest, Overloaded, RequestError, Unavailable
 from pixelpod.v1 import group_pb2, images_pb2
-from service.group_connection import Availability, GroupConnection
+from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
+from tests.events import events_of
 from tests.service.conftest import WAIT_SECONDS, eventually
 from tests.service.stub_group import StubGroup, tiny_model
 
@@ -40,8 +41,7 @@ async def connected(address: str, silent_seconds: float = 5.0) -> AsyncIterator[
 async def executed(
     connection: GroupConnection, timeout_seconds: float = WAIT_SECONDS
 ) -> list[images_pb2.GenerateEvent]:
-    events = connection.execute(REQUEST, timeout_seconds)
-    return [images_pb2.GenerateEvent.FromString(encoded) async for encoded in events]
+    return events_of([message async for message in connection.execute(REQUEST, timeout_seconds)])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_change_is_reported_once_per_change(start_group) -> None:
 
 async def test_other_contract_version_is_not_used_and_logged_once(start_group, caplog) -> None:
     group = await start_group()
-    group.status.contract_version = 2
+    group.status.contract_version = CONTRACT_VERSION + 1
     with caplog.at_level(logging.INFO, "service"):
         async with connected(group.address) as connection:
             assert connection.availability is Availability.INCOMPATIBLE
@@ -93,7 +93,11 @@ async def test_other_contract_version_is_not_used_and_logged_once(start_group, c
             await group.publish(backlog_seconds=1)
             await eventually(lambda: connection.load.status.backlog_seconds == 1)
     (line,) = [record for record in caplog.records if getattr(record, "state", "") == "incompatible"]
-    assert (line.levelname, line.contract_version, line.frontend_contract_version) == ("WARNING", 2, 1)
+    assert (line.levelname, line.contract_version, line.frontend_contract_version) == (
+        "WARNING",
+        CONTRACT_VERSION + 1,
+        CONTRACT_VERSION,
+    )
 
 
 async def test_restarted_group_is_found_again_within_seconds(start_group) -> None:

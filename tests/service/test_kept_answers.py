@@ -23,12 +23,12 @@ def clock() -> Clock:
 
 
 def answer(size_bytes: int) -> KeptAnswer:
-    return KeptAnswer(b"fingerprint", "tiny", (bytes(size_bytes),))
+    return KeptAnswer(b"fingerprint", "tiny", (memoryview(bytes(size_bytes)),))
 
 
 def test_size_is_that_of_the_events() -> None:
     accepted = images_pb2.GenerateEvent(accepted=images_pb2.Accepted(request_id="r"))
-    assert KeptAnswer(b"", "tiny", (accepted, bytes(100))).size_bytes == len(encode(accepted)) + 100
+    assert KeptAnswer(b"", "tiny", (accepted, memoryview(bytes(100)))).size_bytes == len(encode(accepted)) + 100
 
 
 def test_window(clock: Clock) -> None:

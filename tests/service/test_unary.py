@@ -19,7 +19,7 @@ async def answer() -> AsyncGenerator[Event, None]:
     for index, data in enumerate(IMAGES):
         for offset in range(0, len(data), 300):
             chunk = images_pb2.ImageChunk(index=index, offset=offset, data=data[offset : offset + 300])
-            yield images_pb2.GenerateEvent(image_chunk=chunk).SerializeToString()
+            yield memoryview(images_pb2.GenerateEvent(image_chunk=chunk).SerializeToString())
     images = [images_pb2.Image(index=index, size_bytes=len(data)) for index, data in enumerate(IMAGES)]
     yield images_pb2.GenerateEvent(done=images_pb2.GenerateResponse(request_id="r", images=images))
 

@@ -26,6 +26,7 @@ from pixelpod.server.transport import AddressInUse, PlainTextRefused
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from tests.certificates import Authority
 from tests.e2e.processes import free_address, health_of, wait_until
+from tests.events import events_of
 from tests.tokens import bearer, entry, write_tokens
 from tests.workers.models import make_model, make_request
 from workers.endpoint import SERVICE, Endpoint
@@ -185,7 +186,7 @@ def test_a_request_and_its_events(serve: Callable[..., Served]) -> None:
     request.post_image(0, b"one")
     request.post_image(1, b"two")
     request.end(images_pb2.GenerateResponse(request_id="r-1"))
-    rest = list(call)
+    rest = events_of(call)
     assert [event.image_chunk.data for event in rest[:-1]] == [b"one", b"two"]
     assert rest[-1].done.request_id == "r-1"
     assert served.ended("OK") == 1
@@ -205,10 +206,10 @@ def test_a_caller_that_does_not_read_blocks_nobody(serve: Callable[..., Served])
 
     quick = served.execute()
     served.take()[0].end(images_pb2.GenerateResponse(request_id="quick"))
-    assert [event.WhichOneof("event") for event in quick] == ["accepted", "done"]
+    assert [event.WhichOneof("event") for event in events_of(quick)] == ["accepted", "done"]
     assert served.health() == SERVING
 
-    assert b"".join(event.image_chunk.data for event in slow) == file
+    assert b"".join(event.image_chunk.data for event in events_of(slow)) == file
     assert served.ended("OK") == 2
 
 
@@ -348,7 +349,7 @@ def test_frontends_need_a_token_for_the_model(serve: Callable[..., Served], tmp_
     assert _ending(execute(*bearer("c-token"))) == "UNAUTHENTICATED TOKEN_UNKNOWN"
     assert _ending(execute(*bearer("b-token"))) == "PERMISSION_DENIED MODEL_NOT_ALLOWED"
     assert _ending(served.watch()) == "UNAUTHENTICATED TOKEN_MISSING"
-    assert served.health() == SERVING
+    wait_until(lambda: served.health() == SERVING, WAIT_SECONDS, lambda: "not serving, or not telling it to anybody")
     call = execute(*bearer("a-token"))
     assert next(call).HasField("accepted")
     call.cancel()

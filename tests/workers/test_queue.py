@@ -142,7 +142,7 @@ async def test_what_nobody_waits_for_never_starts() -> None:
     cancelled.abandon()
     assert requests_of(take(queue)) == [wanted]
     with pytest.raises(DeadlinePassed):
-        await anext(expired.events())
+        await anext(expired.messages())
 
 
 async def test_what_can_no_longer_be_done_in_time_never_starts() -> None:
@@ -153,7 +153,7 @@ async def test_what_can_no_longer_be_done_in_time_never_starts() -> None:
     fill(queue, too_late, in_time)
     assert requests_of(take(queue)) == [in_time]
     with pytest.raises(DeadlinePassed, match="too little of its time") as failure:
-        await anext(too_late.events())
+        await anext(too_late.messages())
     assert failure.value.reason == "DEADLINE_UNREACHABLE"
 
 
@@ -233,7 +233,7 @@ async def test_end_all_ends_what_waits_and_what_computes() -> None:
     for request in requests:
         assert not request.wanted
         with pytest.raises(Unavailable, match="broken"):
-            await anext(request.events())
+            await anext(request.messages())
     assert not queue.wait_until_empty(0)
     for request in requests:
         queue.leave(request)

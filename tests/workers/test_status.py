@@ -13,7 +13,7 @@ def board() -> StatusBoard:
 
 def test_it_begins_loading_with_the_whole_model_file() -> None:
     status = board().snapshot()
-    assert (status.group, status.epoch, status.ranks, status.contract_version) == ("group-a", 1234, 2, 1)
+    assert (status.group, status.epoch, status.ranks, status.contract_version) == ("group-a", 1234, 2, 2)
     assert status.state == group_pb2.GROUP_STATE_LOADING
     assert status.reason
     assert status.free_slots == 0

@@ -12,7 +12,9 @@ from pixelpod.v1 import images_pb2
 def test_fields_are_read_as_protobuf_wrote_them(index: int, offset: int, data: bytes) -> None:
     written = images_pb2.ImageChunk(index=index, offset=offset, data=data).SerializeToString()
     expected = {number: value for number, value in ((1, index), (2, offset), (3, data)) if value}
-    assert read_fields(memoryview(written)) == expected
+    fields = list(read_fields(memoryview(written)))
+    assert {field.number: field.value for field in fields} == expected
+    assert b"".join(field.encoded for field in fields) == written
 
 
 @given(st.integers(0, 2**31 - 1), st.binary(min_size=1, max_size=400), st.integers(0, 400))
@@ -24,4 +26,4 @@ def test_protobuf_reads_fields_as_they_were_written(index: int, data: bytes, cut
 def test_other_types_are_refused() -> None:
     written = images_pb2.Progress(seconds_left=1.0).SerializeToString()
     with pytest.raises(ValueError, match="field 3 has wire type 1"):
-        read_fields(memoryview(written))
+        list(read_fields(memoryview(written)))

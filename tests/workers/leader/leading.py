@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from pixelpod.server.errors import RequestError
-from pixelpod.server.events import encode
-from pixelpod.v1 import images_pb2
+from pixelpod.v1 import group_pb2, images_pb2
+from tests.events import events_of
 from tests.workers.models import accept, make_request
 from workers.families import Family
 from workers.leader import Leader
@@ -58,8 +58,7 @@ class Answer:
 
 async def answer_to(request: AcceptedRequest) -> Answer:
     answer = Answer()
-    async for encoded in request.events():
-        event = images_pb2.GenerateEvent.FromString(encode(encoded))
+    for event in events_of([message async for message in request.messages()]):
         match event.WhichOneof("event"):
             case "progress":
                 answer.steps.append(event.progress.step)
@@ -69,6 +68,14 @@ async def answer_to(request: AcceptedRequest) -> Answer:
             case "done":
                 answer.done = event.done
     return answer
+
+
+async def steps_done(request: AcceptedRequest, steps: int) -> images_pb2.Progress:
+    """Wait until the caller hears that so many steps are done."""
+    messages = request.messages()
+    while (told := group_pb2.ExecuteEvents.FromString(await anext(messages)).progress).step < steps:
+        pass
+    return told
 
 
 async def failure_of(request: AcceptedRequest) -> RequestError:

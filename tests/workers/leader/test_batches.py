@@ -12,7 +12,7 @@ import pytest
 
 from pixelpod.v1 import images_pb2
 from tests.workers.computing import Picture, compute
-from tests.workers.leader.leading import PROMPT, Led, answer_to, counted_steps, open_image
+from tests.workers.leader.leading import PROMPT, Led, answer_to, counted_steps, open_image, steps_done
 from workers.families import Family
 
 
@@ -91,9 +91,7 @@ async def test_one_of_a_batch_that_leaves_changes_nothing_for_its_mates(
         first = led.put(steps=7)
         stays, leaves = led.put(prompt="a fox", steps=20), led.put(prompt="a dog", steps=20)
         await answer_to(first)
-        events = leaves.events()
-        while (await anext(events)).progress.step < 2:
-            pass
+        await steps_done(leaves, 2)
         leaves.abandon()
         answer = await answer_to(stays)
         assert len(steps) == 27, "the batch went on"

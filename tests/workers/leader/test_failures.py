@@ -11,7 +11,16 @@ import torch
 from pixelpod.server.errors import ComputationFailed, DeadlinePassed
 from pixelpod.v1 import group_pb2
 from tests.workers.computing import Picture, compute
-from tests.workers.leader.leading import PROMPT, SEQUENCE_LENGTH, Led, answer_to, counted_steps, failure_of, open_image
+from tests.workers.leader.leading import (
+    PROMPT,
+    SEQUENCE_LENGTH,
+    Led,
+    answer_to,
+    counted_steps,
+    failure_of,
+    open_image,
+    steps_done,
+)
 from workers.batch import BatchAborted, BatchRunner
 from workers.control import ControlChannel
 from workers.families import Family
@@ -116,13 +125,11 @@ async def test_abandoned_it_stops_at_the_next_boundary_and_is_never_decoded(
 ) -> None:
     async with counted_steps(family, monkeypatch) as steps:
         request = led.put(steps=50)
-        events = request.events()
-        while (event := await anext(events)).progress.step < 2:
-            pass
+        progress = await steps_done(request, 2)
         request.abandon()
         seen = len(steps)
         await failure_of(request)
-        assert event.progress.steps == 50
+        assert progress.steps == 50
         assert len(steps) <= seen + 2
     assert led.sample("stage_seconds_count", stage="decode") == 0
 
