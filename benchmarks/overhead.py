@@ -2,7 +2,8 @@
 
 python -m benchmarks.overhead [--seconds S] [--rounds N]
 
-Ours is two hops, the bare server one. Rounds alternate between both, so that a busy machine slows both.
+Ours is two hops, the bare server one; a bare relay before it shows what a second hop costs that does nothing at all.
+Rounds alternate between them, so that a busy machine slows all.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         bare = stack.enter_context(announced("benchmarks.bare_grpc", "--image-bytes", str(IMAGE_BYTES)))
+        relay = stack.enter_context(announced("benchmarks.bare_grpc", "--relay", bare))
         options = ("--step-seconds", "0", "--steps", "1", "--image-bytes", str(IMAGE_BYTES))
         group = stack.enter_context(announced("benchmarks.timed_group", *options))
         ours, _, _ = stack.enter_context(frontend([group]))
         for callers in (1, 8):
             rounds = [
-                tuple(asyncio.run(_measure(address, callers, arguments.seconds)) for address in (bare, ours))
+                tuple(asyncio.run(_measure(address, callers, arguments.seconds)) for address in (bare, relay, ours))
                 for _ in range(arguments.rounds)
             ]
             _report(callers, rounds)
@@ -65,12 +67,13 @@ async def _measure(address: str, callers: int, seconds: float) -> list[float]:
 
 
 def _report(callers: int, rounds: Sequence[tuple[list[float], ...]]) -> None:
-    p50 = [(quantile(bare, 0.5), quantile(ours, 0.5)) for bare, ours in rounds]
-    counts = [(len(bare), len(ours)) for bare, ours in rounds]
-    slower = statistics.median(ours / bare for bare, ours in p50)
-    share = statistics.median(ours / bare for bare, ours in counts)
-    bare_ms, ours_ms = (statistics.median(each) * 1000 for each in zip(*p50, strict=True))
-    print(f"{callers} callers: p50 {ours_ms:.1f} ms, bare {bare_ms:.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
+    """Print medians over rounds: of latencies, and of their ratios to the bare server in the same round."""
+    print(f"{callers} callers")
+    for column, name in enumerate(("bare", "bare relay", "pixelpod")):
+        p50 = [quantile(each[column], 0.5) for each in rounds]
+        slower = statistics.median(own / quantile(each[0], 0.5) for own, each in zip(p50, rounds, strict=True))
+        share = statistics.median(len(each[column]) / len(each[0]) for each in rounds)
+        print(f"  {name:10} p50 {statistics.median(p50) * 1000:5.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
 
 
 def _frontend_alone() -> None:

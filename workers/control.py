@@ -33,7 +33,7 @@ class ControlChannel:
     """Carries commands from rank 0 to all ranks, and small numbers from all ranks to rank 0.
 
     All ranks must make the same calls in the same order. Every method raises `WorldBroken` when a rank is gone, when
-    it hears nothing within the timeout, or when a command is missing.
+    it hears nothing within the timeout, or when a command is missing. A rank by itself speaks to nobody.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -48,6 +48,8 @@ class ControlChannel:
         """Number `command` and broadcast it. Only rank 0 calls this."""
         self._sequence += 1
         command.sequence = self._sequence
+        if self.ranks == 1:
+            return
         payload = command.SerializeToString()
         head = len(payload).to_bytes(_LENGTH_BYTES, "little") + payload[:_INLINE_BYTES]
         rest = payload[_INLINE_BYTES:]
@@ -76,6 +78,8 @@ class ControlChannel:
 
     def gather_rows(self, numbers: Sequence[int], patience_seconds: float | None = None) -> list[list[int]]:
         """Give `numbers`, as many on every rank, to rank 0. Returns there a row for each rank, else none."""
+        if self.ranks == 1:
+            return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.int64)
         gathered = [torch.empty_like(mine) for _ in range(self.ranks)] if self.rank == 0 else None
         with _world_breaks("gathering numbers"):

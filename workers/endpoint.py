@@ -173,7 +173,8 @@ class Endpoint:
 
     def _wake(self) -> None:
         """Have a change announced. Any thread calls this."""
-        self._loop.call_soon_threadsafe(self._changed.set)
+        if not self._changed.is_set():  # else the next announcement tells this one too
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     async def _announce(self) -> None:
         """Pass every change on to health and to the status streams: at once, but never more often than need be."""

@@ -115,3 +115,15 @@ def skip_a_command() -> str:
 
 def test_a_gap_in_the_sequence_breaks_the_world(two_ranks: World) -> None:
     assert two_ranks.run(skip_a_command)[1] == "command 2 came where 1 was due"
+
+
+def speak_to_nobody() -> tuple[list[int], list[list[int]]]:
+    channel, command = ControlChannel(TIMEOUT_SECONDS), batch("a fox")
+    dist.destroy_process_group()  # any collective would raise now
+    channel.send(command)
+    return [command.sequence, *channel.gather(7)], channel.gather_rows([1, 2])
+
+
+def test_a_rank_by_itself_needs_no_collective() -> None:
+    with world(ranks=1) as alone:
+        assert alone.run(speak_to_nobody) == [([1, 7], [[1, 2]])]
