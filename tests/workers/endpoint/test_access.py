@@ -75,7 +75,7 @@ def test_the_endpoint_speaks_tls(serve: Callable[..., Served], tmp_path: Path) -
     credentials = grpc.ssl_channel_credentials(authority.file.read_bytes())
     with grpc.secure_channel(served.address, credentials) as channel:
         served.channel = channel
-        assert served.health() == SERVING
+        wait_until(lambda: served.health() == SERVING, WAIT_SECONDS, lambda: "not serving")
 
 
 def test_limits_of_callers_are_not_for_groups(serve: Callable[..., Served], tmp_path: Path) -> None:

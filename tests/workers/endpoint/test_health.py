@@ -36,9 +36,12 @@ def test_health_and_status_follow_the_state_at_once(serve: Callable[..., Served]
 def test_probes_are_answered_without_the_group_itself(serve: Callable[..., Served]) -> None:
     address = free_address()
     serve(probes=address)
+
+    def all_serve() -> bool:
+        return all(health_of(address, service) == SERVING for service in ("", SERVICE, LIVE))
+
+    wait_until(all_serve, WAIT_SECONDS, lambda: "not serving")
     with grpc.insecure_channel(address) as channel:
-        for service in ("", SERVICE, LIVE):
-            assert health_of(address, service) == SERVING
         with pytest.raises(grpc.RpcError) as raised:
             next(group_pb2_grpc.WorkerGroupStub(channel).WatchStatus(group_pb2.WatchStatusRequest(), timeout=5))
         assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
