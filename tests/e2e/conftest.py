@@ -1,4 +1,4 @@
-"""Timed groups, ended with their test."""
+"""Timed groups and a frontend before them, ended with their test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.frontends import RunningFrontend, frontend
 from tests.e2e.timed_groups import Nursery, TimedGroups, nursery
 
 
@@ -32,3 +33,11 @@ def start_timed_groups(groups_nursery: Nursery, tmp_path: Path) -> Iterator[Call
     yield start
     for groups in started:
         groups.kill_all()
+
+
+@pytest.fixture
+def service(groups: TimedGroups) -> Iterator[RunningFrontend]:
+    """A frontend before the groups of the test's module, its fixture `groups`; at the end it must stop as told."""
+    with frontend(groups.addresses, "--drain-delay-seconds", "0") as service:
+        yield service
+        assert service.process.stop() == 0

@@ -11,6 +11,7 @@ from tests.e2e.processes import Process, free_address, start, wait_serving, wait
 from tests.e2e.services import PIXELPOD, READY_SECONDS
 
 IDLE_SECONDS = 10.0
+GROUPS_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class RunningFrontend:
     def metric(self, name: str) -> float:
         """Return a metric, summed over its labels; 0 where it was never counted."""
         return samples(self.metrics_address).get(name, 0.0)
+
+    def wait_groups(self, number: int) -> None:
+        """Wait until it has so many groups."""
+
+        def up() -> float:
+            return self.metric("pixelpod_frontend_group_up")
+
+        wait_until(lambda: up() == number, GROUPS_SECONDS, lambda: f"{up():g} groups, not {number}")
 
     def wait_idle(self) -> None:
         """Wait until every gauge says that no request is there. A call's caller knows its end a moment before."""

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from benchmarks.load import quantile
 from pixelpod.client import AsyncClient
 from pixelpod.v1 import images_pb2, images_pb2_grpc
-from tests.e2e.frontends import RunningFrontend, frontend
+from tests.e2e.frontends import RunningFrontend
 from tests.e2e.processes import wait_until
 from tests.e2e.steady_load import steady_load
 from tests.e2e.timed_groups import TimedGroup, TimedGroups
@@ -32,13 +32,6 @@ def groups(start_timed_groups: Callable[[int, float], TimedGroups]) -> TimedGrou
     return start_timed_groups(GROUPS, STEP_SECONDS)
 
 
-@pytest.fixture
-def service(groups: TimedGroups) -> Iterator[RunningFrontend]:
-    with frontend(groups.addresses, "--drain-delay-seconds", "0") as service:
-        yield service
-        assert service.process.stop() == 0
-
-
 @pytest.mark.parametrize(
     ("faults", "pause_seconds"),
     [(3, 3.0), pytest.param(12, 10.0, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
@@ -47,7 +40,7 @@ def service(groups: TimedGroups) -> Iterator[RunningFrontend]:
 async def test_no_caller_notices_the_death_of_a_group(
     groups: TimedGroups, service: RunningFrontend, faults: int, pause_seconds: float
 ) -> None:
-    await _wait_groups(service, GROUPS)
+    await asyncio.to_thread(service.wait_groups, GROUPS)
     recoveries, broken = [], set()
     async with AsyncClient(service.address) as client, steady_load([client], RATE) as load:
         for number in range(faults):
@@ -57,7 +50,7 @@ async def test_no_caller_notices_the_death_of_a_group(
             await _wait_busy([group])
             began = time.monotonic()
             await (_kill(group) if number % 2 == 0 else _stop_for_a_while(group, service))
-            await _wait_groups(service, GROUPS)
+            await asyncio.to_thread(service.wait_groups, GROUPS)
             recoveries.append(time.monotonic() - began)
         await asyncio.sleep(1.0)
 
@@ -85,7 +78,7 @@ async def test_no_caller_notices_the_death_of_a_group(
 
 
 async def test_retries_with_one_id_while_their_group_is_killed(groups: TimedGroups, service: RunningFrontend) -> None:
-    await _wait_groups(service, GROUPS)
+    await asyncio.to_thread(service.wait_groups, GROUPS)
     request = images_pb2.GenerateRequest(prompt="a fox", request_id="the-same", steps=STEPS_OF_SECONDS)
     async with grpc.aio.insecure_channel(service.address) as channel:
         stub = images_pb2_grpc.ImageGenerationStub(channel)
@@ -119,19 +112,10 @@ async def _stop_for_a_while(group: TimedGroup, service: RunningFrontend) -> None
     """Let a group hang until it is given up, and go on later."""
     group.send(signal.SIGSTOP)
     try:
-        await _wait_groups(service, GROUPS - 1)
+        await asyncio.to_thread(service.wait_groups, GROUPS - 1)
         await asyncio.sleep(0.5)
     finally:
         group.send(signal.SIGCONT)
-
-
-async def _wait_groups(service: RunningFrontend, number: int) -> None:
-    """Wait until the frontend has so many groups."""
-
-    def up() -> float:
-        return service.metric("pixelpod_frontend_group_up")
-
-    await asyncio.to_thread(wait_until, lambda: up() == number, 30.0, lambda: f"{up():g} groups, not {number}")
 
 
 async def _wait_busy(groups: Sequence[TimedGroup]) -> TimedGroup:

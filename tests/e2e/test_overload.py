@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from benchmarks.load import Outcomes, open_loop, quantile
 from pixelpod.server.errors import Overloaded, from_call
 from pixelpod.v1 import images_pb2, images_pb2_grpc
-from tests.e2e.frontends import RunningFrontend, frontend
+from tests.e2e.frontends import RunningFrontend
 from tests.e2e.timed_groups import TimedGroups
 
 STEP_SECONDS = 0.1
@@ -29,13 +29,6 @@ CANCELS = 500
 @pytest.fixture
 def groups(start_timed_groups: Callable[[int, float], TimedGroups]) -> TimedGroups:
     return start_timed_groups(GROUPS, STEP_SECONDS)
-
-
-@pytest.fixture
-def service(groups: TimedGroups) -> Iterator[RunningFrontend]:
-    with frontend(groups.addresses, "--drain-delay-seconds", "0") as service:
-        yield service
-        assert service.process.stop() == 0
 
 
 async def test_twice_the_capacity(groups: TimedGroups, service: RunningFrontend) -> None:

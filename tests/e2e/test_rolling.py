@@ -89,6 +89,11 @@ class Frontends:
         again = frontend(self._groups.addresses, *DRAIN_DELAY, address=stopped.address)
         self.all[number] = self._contexts[number].enter_context(again)
 
+    def wait_groups(self, number: int) -> None:
+        """Wait until each has so many groups."""
+        for each in self.all:
+            each.wait_groups(number)
+
     def close(self) -> None:
         for context in self._contexts:
             context.close()
@@ -121,14 +126,14 @@ async def test_no_call_fails_while_everything_is_restarted(
                 for group in groups.all:
                     await asyncio.to_thread(group.end, signal.SIGTERM)
                     await asyncio.to_thread(group.start)
-                    await asyncio.to_thread(_wait_groups, frontends.all, GROUPS)
+                    await asyncio.to_thread(frontends.wait_groups, GROUPS)
                 for number, other in ((0, second), (1, first)):
                     leaving = frontends.all[number]
                     leaving.process.send(signal.SIGTERM)
                     await asyncio.to_thread(_wait_not_serving, leaving)
                     virtual.target = other
                     await asyncio.to_thread(frontends.restart, number)
-                    await asyncio.to_thread(_wait_groups, frontends.all, GROUPS)
+                    await asyncio.to_thread(frontends.wait_groups, GROUPS)
             await asyncio.sleep(1.0)
         print(f"{len(load.answers)} answers, {len(load.errors)} errors; ", end="")
         print(f"latency {quantile(load.seconds, 0.5):.2f} s (median), {max(load.seconds):.2f} s (worst)")
@@ -137,15 +142,6 @@ async def test_no_call_fails_while_everything_is_restarted(
         each.wait_idle()
         assert each.process.stop() == 0
     groups.assert_idle()
-
-
-def _wait_groups(frontends: list[RunningFrontend], number: int) -> None:
-    for each in frontends:
-
-        def up(each: RunningFrontend = each) -> float:
-            return each.metric("pixelpod_frontend_group_up")
-
-        wait_until(lambda: up() == number, 30.0, lambda: f"{up():g} groups, not {number}")
 
 
 def _wait_not_serving(leaving: RunningFrontend) -> None:

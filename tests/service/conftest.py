@@ -148,6 +148,14 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture
+async def held_group(start_process: Callable[..., subprocess.Popen[str]]) -> tuple[subprocess.Popen[str], str]:
+    """A stub group in a process of its own, with its address; every request stops after its first step."""
+    process = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
+    assert process.stdout is not None
+    return process, (await asyncio.to_thread(process.stdout.readline)).strip()
+
+
+@pytest.fixture
 async def name_server() -> AsyncIterator[DnsStub]:
     """A name server without records."""
     server = DnsStub()

@@ -88,9 +88,8 @@ async def test_another_group_computes_the_same_image(start_breaking, start_group
     await eventually(lambda: client.in_flight == 0)
 
 
-async def test_a_killed_process_costs_its_callers_nothing(start_process, start_group, start_frontend) -> None:
-    process = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
-    address = (await asyncio.to_thread(process.stdout.readline)).strip()
+async def test_a_killed_process_costs_its_callers_nothing(held_group, start_group, start_frontend) -> None:
+    process, address = held_group
     healthy = await start_group("healthy")
     await healthy.publish(backlog_seconds=5.0)
     client = await start_frontend(address, healthy)

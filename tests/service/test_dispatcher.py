@@ -2,93 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from pixelpod.server.errors import DeadlinePassed, Overloaded, RequestError, Unavailable
-from pixelpod.v1 import images_pb2
-from service.admission import Ticket
-from service.dispatcher import Dispatcher, Place
+from pixelpod.server.errors import DeadlinePassed, Overloaded, Unavailable
+from service.dispatcher import Place
 from service.group_connection import Availability
-from service.metrics import FrontendMetrics
 from tests.service.fake_groups import FakeGroup
+from tests.service.scene import HIGH, LOW, Scene, ticket
 from tests.service.stub_group import measured
 
-LOW, NORMAL, HIGH = images_pb2.PRIORITY_LOW, images_pb2.PRIORITY_NORMAL, images_pb2.PRIORITY_HIGH
 ONE_SECOND_EACH = measured(0.0, 0.25, 1, 2, 4)
 """Batches of any size take one second."""
-
-
-def ticket(seconds: float = 60.0, priority: int = NORMAL, num_images: int = 1) -> Ticket:
-    parameters = images_pb2.ResolvedParameters(
-        width=64, height=64, num_images=num_images, steps=4, priority=images_pb2.Priority.ValueType(priority)
-    )
-    return Ticket(parameters, time.monotonic() + seconds, "tiny")
-
-
-class Scene:
-    """A dispatcher over fake groups, and the requests that wait in it."""
-
-    def __init__(self, *groups: FakeGroup, queue_limit: int = 8, no_group_seconds: float = 5.0) -> None:
-        self.groups = list(groups)
-        self.metrics = FrontendMetrics()
-        self.dispatcher = Dispatcher(self.groups, self.metrics, queue_limit, no_group_seconds)
-        self.placed: list[Ticket] = []
-        """In the order of their placing."""
-        self.tasks: dict[Ticket, asyncio.Task[None]] = {}
-
-    async def arrive(self, *tickets: Ticket) -> None:
-        """Let requests arrive one after the other; each keeps the place that it gets until it is told to leave."""
-        for each in tickets:
-            self.tasks[each] = asyncio.create_task(self._hold(each))
-            await self.settle()
-
-    async def leave(self, *tickets: Ticket) -> None:
-        for each in tickets:
-            self.tasks[each].cancel()
-        await asyncio.gather(*(self.tasks.pop(each) for each in tickets), return_exceptions=True)
-        await self.settle()
-
-    async def tell(self, group: FakeGroup, **status: object) -> None:
-        group.tell(**status)
-        self.dispatcher.group_changed(group)
-        await self.settle()
-
-    async def become(self, group: FakeGroup, availability: Availability) -> None:
-        group.availability = availability
-        self.dispatcher.groups_changed()
-        await self.settle()
-
-    async def failure(self, each: Ticket) -> RequestError:
-        """Return what ends a request that was not placed."""
-        with pytest.raises(RequestError) as raised:
-            await asyncio.wait_for(self.tasks.pop(each), 10)
-        return raised.value
-
-    @property
-    def waiting(self) -> float | None:
-        return self.metrics.registry.get_sample_value("pixelpod_frontend_waiting", {"model": "tiny"})
-
-    async def _hold(self, each: Ticket) -> None:
-        with self.dispatcher.admitted(each):
-            await self.dispatcher.place(each)
-            self.placed.append(each)
-            await asyncio.Event().wait()
-
-    @staticmethod
-    async def settle() -> None:
-        """Let everything happen that can."""
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        await self.leave(*list(self.tasks))
-        assert self.waiting in (0, None)
 
 
 @pytest.fixture
@@ -255,54 +182,3 @@ async def test_a_lost_place_is_exchanged_for_another() -> None:
         assert second.load.room == 0
     assert second.load.room == 1
     await scene.close()
-
-
-OPERATIONS = st.one_of(
-    st.tuples(st.just("arrive"), st.sampled_from([LOW, NORMAL, HIGH]), st.integers(100, 105)),
-    st.tuples(st.just("leave"), st.integers(0, 30), st.none()),
-    st.tuples(st.just("tell"), st.integers(0, 1), st.integers(0, 3)),
-    st.tuples(st.just("die"), st.integers(0, 1), st.none()),
-    st.tuples(st.just("live"), st.integers(0, 1), st.none()),
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(OPERATIONS, max_size=30))
-def test_nothing_is_lost_placed_twice_or_placed_out_of_turn(operations: list[tuple[str, int, int]]) -> None:
-    asyncio.run(_play(operations))
-
-
-async def _play(operations: list[tuple[str, int, int]]) -> None:
-    scene = Scene(FakeGroup("a"), FakeGroup("b"), queue_limit=100, no_group_seconds=1000)
-    for name, first, second in operations:
-        already, waiting = len(scene.placed), sorted(_unplaced(scene), key=lambda each: each.order)
-        match name:
-            case "arrive" if any(group.ready for group in scene.groups):
-                await scene.arrive(ticket(second, first))
-            case "leave" if scene.tasks:
-                await scene.leave(list(scene.tasks)[first % len(scene.tasks)])
-            case "tell":
-                # Ready or not: the status of a group that is not must move nothing.
-                for sent in list(scene.groups[first].load._sent):
-                    sent.accepted = True
-                await scene.tell(scene.groups[first], free_slots=second)
-                new = scene.placed[already:]
-                room = second if scene.groups[first].ready else 0
-                assert new == waiting[:room], "as many as there is room for, the most urgent first"
-            case "die":
-                await scene.become(scene.groups[first], Availability.GONE)
-            case "live":
-                await scene.become(scene.groups[first], Availability.READY)
-        assert len(set(scene.placed)) == len(scene.placed), "no place was given twice"
-        assert all(group.load.room >= 0 for group in scene.groups), "no more than there was room for"
-        assert (scene.waiting or 0) == len(_unplaced(scene))
-    for group in scene.groups:
-        await scene.become(group, Availability.READY)
-        await scene.tell(group, free_slots=100)
-    assert not _unplaced(scene), "with room for all, nobody waits"
-    await scene.close()
-    assert all(group.load.requests_ahead == 0 for group in scene.groups)
-
-
-def _unplaced(scene: Scene) -> list[Ticket]:
-    return [each for each in scene.tasks if each not in scene.placed]

@@ -5,43 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from pixelpod.server.errors import DeadlinePassed, InvalidRequest, Overloaded, RequestError, Unavailable
-from pixelpod.v1 import group_pb2, images_pb2
+from pixelpod.v1 import group_pb2
 from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
-from tests.events import events_of
 from tests.service.conftest import WAIT_SECONDS, eventually
+from tests.service.connections import REQUEST, connected, executed, executed_to_first_step
 from tests.service.stub_group import StubGroup, tiny_model
-
-REQUEST = group_pb2.ExecuteRequest(
-    request_id="r", model="tiny", prompt="x", parameters=images_pb2.ResolvedParameters(num_images=1, steps=4, seeds=[1])
-)
-
-
-@asynccontextmanager
-async def connected(address: str, silent_seconds: float = 5.0) -> AsyncIterator[GroupConnection]:
-    """Watch a group for the time of the block; begin when its first status is there."""
-    connection = GroupConnection(address, silent_seconds, lambda: None, lambda group: None)
-    watch = asyncio.create_task(connection.watch())
-    try:
-        await eventually(lambda: connection.availability is not Availability.GONE)
-        yield connection
-    finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        await connection.close()
-
-
-async def executed(
-    connection: GroupConnection, timeout_seconds: float = WAIT_SECONDS
-) -> list[images_pb2.GenerateEvent]:
-    return events_of([message async for message in connection.execute(REQUEST, timeout_seconds)])
 
 
 @pytest.mark.parametrize(
@@ -196,14 +169,10 @@ async def test_cut_requests_end_as_unavailable(start_group) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
-async def test_requests_of_a_dead_or_stuck_process_end_within_seconds(start_process, number: signal.Signals) -> None:
-    process: subprocess.Popen[str] = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
-    assert process.stdout is not None
-    address = (await asyncio.to_thread(process.stdout.readline)).strip()
+async def test_requests_of_a_dead_or_stuck_process_end_within_seconds(held_group, number: signal.Signals) -> None:
+    process, address = held_group
     async with connected(address, silent_seconds=1.0) as connection:
-        events = connection.execute(REQUEST, WAIT_SECONDS)
-        await anext(events)
-        await anext(events)  # the first step
+        events = await executed_to_first_step(connection)
         began = time.monotonic()
         process.send_signal(number)
         with pytest.raises(Unavailable, match=r"group stub-process (was lost|fell silent)") as lost:

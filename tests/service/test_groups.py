@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -12,13 +11,13 @@ import pytest
 
 import service.groups
 from pixelpod.server.errors import Unavailable
-from pixelpod.v1 import group_pb2
+from pixelpod.v1 import group_pb2, images_pb2
 from service.group_connection import GroupConnection
 from service.groups import Groups
 from service.settings import FrontendSettings
 from tests.service.conftest import WAIT_SECONDS, eventually
+from tests.service.connections import executed, executed_to_first_step
 from tests.service.stub_group import StubGroup, tiny_model
-from tests.service.test_group_connection import REQUEST, executed
 
 SILENT_SECONDS = FrontendSettings.model_fields["group_silent_seconds"].default
 NOTICED_SECONDS = 3.0
@@ -55,12 +54,18 @@ def connection(groups: Groups, group: StubGroup) -> GroupConnection:
     return next(connection for connection in groups if connection.address == group.address)
 
 
+async def begin_request(groups: Groups, group: StubGroup) -> asyncio.Task[list[images_pb2.GenerateEvent]]:
+    """Have a group compute a request to its first step; it goes on when the group's `go_on` is set."""
+    group.go_on.clear()
+    request = asyncio.create_task(executed(connection(groups, group)))
+    await asyncio.wait_for(group.stepped.wait(), WAIT_SECONDS)
+    return request
+
+
 async def test_group_taken_out_finishes_its_requests(start_group, connect) -> None:
     leaving, staying = await start_group(), await start_group()
-    leaving.go_on.clear()
     groups = await connect(leaving.address, staying.address)
-    request = asyncio.create_task(executed(connection(groups, leaving)))
-    await asyncio.wait_for(leaving.stepped.wait(), WAIT_SECONDS)
+    request = await begin_request(groups, leaving)
     groups.set_addresses([staying.address])
     assert addresses(groups) == [staying.address]
     await asyncio.sleep(3 * service.groups.LINGER_SECONDS)
@@ -83,10 +88,8 @@ async def test_request_that_was_about_to_begin_still_can(start_group, connect) -
 
 async def test_group_that_comes_back_keeps_its_connection(start_group, connect) -> None:
     back, staying = await start_group(), await start_group()
-    back.go_on.clear()
     groups = await connect(back.address, staying.address)
-    request = asyncio.create_task(executed(connection(groups, back)))
-    await asyncio.wait_for(back.stepped.wait(), WAIT_SECONDS)
+    request = await begin_request(groups, back)
     groups.set_addresses([staying.address])
     groups.set_addresses([staying.address, back.address])
     assert sorted(addresses(groups)) == sorted([staying.address, back.address])
@@ -110,10 +113,8 @@ async def test_group_that_comes_back_after_it_was_dropped(start_group, connect) 
 
 async def test_group_that_dies_after_it_was_taken_out_is_dropped(start_group, connect) -> None:
     leaving, staying = await start_group(), await start_group()
-    leaving.go_on.clear()
     groups = await connect(leaving.address, staying.address)
-    request = asyncio.create_task(executed(connection(groups, leaving)))
-    await asyncio.wait_for(leaving.stepped.wait(), WAIT_SECONDS)
+    request = await begin_request(groups, leaving)
     groups.set_addresses([staying.address])
     leaving.silent = True
     with pytest.raises(Unavailable, match="fell silent"):
@@ -193,16 +194,12 @@ async def test_silent_group_is_gone_within_two_seconds(start_group, connect) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 async def test_killed_or_stopped_process_is_gone_within_two_seconds(
-    start_process, connect, number: signal.Signals
+    held_group, connect, number: signal.Signals
 ) -> None:
-    process: subprocess.Popen[str] = start_process("-m", "tests.service.stub_group", STUB_HOLD="1")
-    assert process.stdout is not None
-    address = (await asyncio.to_thread(process.stdout.readline)).strip()
+    process, address = held_group
     groups = await connect(address)
     (group,) = groups
-    events = group.execute(REQUEST, WAIT_SECONDS)
-    await anext(events)
-    await anext(events)  # the first step
+    events = await executed_to_first_step(group)
     began = time.monotonic()
     process.send_signal(number)
     with pytest.raises(Unavailable):

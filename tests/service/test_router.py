@@ -15,9 +15,9 @@ from service.admission import Ticket
 from service.group_connection import GroupConnection
 from service.router import ENOUGH, choose_group, ready_groups, warm_groups
 from tests.service.conftest import eventually
+from tests.service.connections import connected
 from tests.service.fake_groups import FakeGroup
 from tests.service.stub_group import StubGroup, measured, tiny_model
-from tests.service.test_group_connection import connected
 
 PARAMETERS = images_pb2.ResolvedParameters(width=64, height=64, num_images=1, steps=4)
 

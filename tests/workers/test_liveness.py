@@ -17,6 +17,8 @@ from workers.liveness_watch import LivenessWatch
 
 SECONDS = 10.0
 TIMEOUT_SECONDS = 0.3
+PAUSE_SECONDS = 0.01
+"""Between two looks."""
 
 
 @pytest.fixture
@@ -83,6 +85,7 @@ def test_a_silent_rank_is_killed_and_takes_its_world_along(
     while ranks[1].poll() is None:
         file.write(0, Sign(ranks[0].pid, time.monotonic_ns(), RankState.SERVING))
         watch.look()
+        time.sleep(PAUSE_SECONDS)
     assert TIMEOUT_SECONDS <= time.monotonic() - started < SECONDS
     assert ranks[0].poll() is None, "it has time to say goodbye"
     look_until_killed(watch, ranks[0])
@@ -99,6 +102,7 @@ def test_loading_ranks_may_be_silent(
     until = time.monotonic() + 2 * TIMEOUT_SECONDS
     while time.monotonic() < until:
         watch.look()
+        time.sleep(PAUSE_SECONDS)
     assert [child.poll() for child in ranks] == [None, None]
 
 
