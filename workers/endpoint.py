@@ -15,6 +15,7 @@ import time
 from concurrent.futures import Future
 
 import grpc
+import uvloop
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
@@ -75,7 +76,7 @@ class Endpoint:
         self._vitals = vitals
         self._servicer = WorkerGroup(model, queue, status, metrics, estimates, settings.max_request_seconds)
         self._health = health.HealthServicer()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="endpoint", daemon=True)
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name="endpoint", daemon=True)
         self._listening: Future[int] = Future()
         self._drain_until = 0.0
         self._wakeup, self._signals = socket.socketpair()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +58,8 @@ def serve(
     What is left out is taken from PIXELPOD_FRONTEND_<SETTING>, as are the settings that have no option here.
     """
     with importing("service"):
+        import uvloop
+
         from service.frontend import run
         from service.settings import FrontendSettings
     from pixelpod.server.reloading import FileRefused
@@ -82,7 +83,7 @@ def serve(
         log_format=log_format,
     )
     try:
-        asyncio.run(run(settings))
+        uvloop.run(run(settings))
     except (FileRefused, PlainTextRefused) as error:
         raise CommandFailed(str(error), ExitCode.REFUSED) from error
     except AddressInUse as error:
