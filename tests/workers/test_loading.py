@@ -89,7 +89,7 @@ def test_compiled_traces_the_whole_transformer(
         (FamilyName.SD3, CompileScope.ALL, 4),
     ],
 )
-@pytest.mark.parametrize("placement", [Placement.SINGLE, Placement.OFFLOAD])
+@pytest.mark.parametrize("placement", [Placement.SINGLE, pytest.param(Placement.OFFLOAD, marks=pytest.mark.slow)])
 def test_scopes_compile_what_they_say(
     name: FamilyName, scope: CompileScope, graphs: int, placement: Placement, tiny_model: Callable[..., ModelFile]
 ) -> None:

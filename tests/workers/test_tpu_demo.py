@@ -19,7 +19,11 @@ FLOORS = {"colour": 0.8, "background": 0.8, "count": 0.8, "position": 0.8}
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize(
     ("execution", "dtype"),
-    [(Execution.EAGER, "float32"), (Execution.COMPILED, "float32"), (Execution.COMPILED, "bfloat16")],
+    [
+        pytest.param(Execution.EAGER, "float32", marks=pytest.mark.slow),
+        pytest.param(Execution.COMPILED, "float32", marks=pytest.mark.slow),
+        (Execution.COMPILED, "bfloat16"),
+    ],
 )
 def test_it_draws_what_prompts_ask_for(execution: Execution, dtype: str) -> None:
     scores = json.loads(run_on_tpu("tests.workers.tpu_demo", [execution, dtype], execution))

@@ -29,8 +29,8 @@ bfloat16, where the tiny model amplifies rounding, by about a tenth.
     ("execution", "dtype"),
     [
         (Execution.EAGER, "float32"),
-        (Execution.FUSED, "float32"),
-        (Execution.COMPILED, "float32"),
+        pytest.param(Execution.FUSED, "float32", marks=pytest.mark.slow),
+        pytest.param(Execution.COMPILED, "float32", marks=pytest.mark.slow),
         (Execution.COMPILED, "bfloat16"),
     ],
 )

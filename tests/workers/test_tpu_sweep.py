@@ -28,7 +28,7 @@ LARGE_SECONDS = 900.0
 @pytest.mark.parametrize(
     ("family", "execution", "submitted"),
     [
-        (FamilyName.FLUX, Execution.EAGER, 0),
+        pytest.param(FamilyName.FLUX, Execution.EAGER, 0, marks=pytest.mark.slow),
         (FamilyName.SD3, Execution.COMPILED, 2),  # with guidance and without
         (FamilyName.FLUX2, Execution.FUSED, 0),
     ],
