@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from pixelpod.server.memory import keep_freed_memory
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 
 LARGEST = [("grpc.max_receive_message_length", 16 * 1024 * 1024)]
@@ -27,6 +28,7 @@ class Bare(images_pb2_grpc.ImageGenerationServicer):
 
 def relay(address: str) -> grpc.GenericRpcHandler:
     """Return a handler that passes every call on as it is, the least that a second hop can do."""
+    keep_freed_memory()  # as ours; without it a relay takes half as long again
     service, method = "pixelpod.v1.ImageGeneration", "Generate"
     upstream: Any = grpc.aio.insecure_channel(address, LARGEST).unary_unary(f"/{service}/{method}")
 
