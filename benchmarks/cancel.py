@@ -1,4 +1,4 @@
-"""How soon after a cancel the device is free: a caller leaves at a random step, and the next one's wait is measured.
+"""How soon after a cancel the device is free: a caller leaves at a random moment, and the next one's wait is measured.
 
 python -m benchmarks.cancel [--ranks N] [--device cpu|tpu|cuda] [--cancels N]
 
@@ -11,6 +11,7 @@ import argparse
 import random
 import statistics
 import tempfile
+import time
 from pathlib import Path
 
 from benchmarks.groups import request, serving
@@ -33,7 +34,7 @@ def main() -> None:
         with serving(file, arguments.ranks, arguments.device) as stub:
             whole = _done(stub, name, steps=STEPS)
             step_seconds = whole.timings.denoise_seconds / STEPS
-            waits = sorted(_wait_after_cancel(stub, name, seed) for seed in range(arguments.cancels))
+            waits = sorted(_wait_after_cancel(stub, name, seed, step_seconds) for seed in range(arguments.cancels))
     print(f"{arguments.ranks} ranks on {arguments.device}, {arguments.cancels} cancels")
     print(f"a step  {step_seconds * 1000:7.1f} ms")
     quantiles = {"median": statistics.median(waits), "p95": waits[int(0.95 * len(waits))], "worst": waits[-1]}
@@ -41,11 +42,13 @@ def main() -> None:
         print(f"{label:7} {wait * 1000:7.1f} ms   {wait / step_seconds:5.2f} x one step")
 
 
-def _wait_after_cancel(stub: group_pb2_grpc.WorkerGroupStub, model: str, seed: int) -> float:
+def _wait_after_cancel(stub: group_pb2_grpc.WorkerGroupStub, model: str, seed: int, step_seconds: float) -> float:
     """Return how long the request after a cancelled one waited for its first batch, in seconds."""
     call = stub.Execute(request(model, steps=STEPS, width=96, seeds=[seed]), timeout=600)
-    until = random.Random(seed).randrange(1, STEPS - 5)
-    next(event for event in call if event.progress.step >= until)
+    draw = random.Random(seed)
+    until = draw.randrange(1, STEPS - 5)
+    next(events for events in call if events.progress.step >= until)
+    time.sleep(draw.random() * step_seconds)
     call.cancel()
     return _done(stub, model, steps=1).timings.queue_seconds
 
