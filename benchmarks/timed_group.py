@@ -25,14 +25,14 @@ from pixelpod.server.logs import configure_logging
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.v1 import group_pb2, images_pb2
-from workers import delivery
 from workers.batch import BatchAborted, BatchResult, SlotNotes, StageSeconds
 from workers.boundary import SUCCEEDED, Boundary
 from workers.compiles import Compiles
 from workers.control import ControlChannel
+from workers.delivery import Deliveries, Encode
 from workers.endpoint import Endpoint
 from workers.estimates import Estimates
-from workers.images import EncodedImage
+from workers.images import EncodedImage, encode_image
 from workers.leader import Leader
 from workers.liveness import LivenessFile
 from workers.metrics import GroupMetrics
@@ -83,14 +83,16 @@ class TimedRunner:
         return False
 
 
-def answer_with(image_bytes: int) -> None:
-    """Let every image file be so many bytes, without encoding anything."""
+def image_of(image_bytes: int) -> Encode:
+    """Return what makes every image file so many bytes, without encoding anything."""
     data = os.urandom(image_bytes)
     image = EncodedImage(data, "image/png", 64, 64, hashlib.sha256(data).hexdigest())
-    delivery.encode_image = lambda *arguments: image
+    return lambda *arguments: image
 
 
-def serve(listen: str, metrics: str, name: str, runner: TimedRunner, steps: int = STEPS) -> None:
+def serve(
+    listen: str, metrics: str, name: str, runner: TimedRunner, steps: int = STEPS, encode: Encode = encode_image
+) -> None:
     """Serve until SIGTERM."""
     settings = GroupSettings(model=Path("unused"), listen=listen, metrics=None)
     model, estimates = timed_model(steps), Estimates()
@@ -98,17 +100,16 @@ def serve(listen: str, metrics: str, name: str, runner: TimedRunner, steps: int 
     status = StatusBoard(name, model, ranks=1, epoch=time.time_ns() // 1_000_000, queue=queue)
     group_metrics = GroupMetrics(model, queue, status)
     signs = LivenessFile.create(Path(tempfile.mkdtemp()) / "signs", ranks=0)
-    endpoint = Endpoint(settings, model, queue, status, group_metrics, estimates, Vitals(signs, 5.0, 120.0))
+    endpoint = Endpoint(settings, model, queue, status, group_metrics, Vitals(signs, 5.0, 120.0))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    identity = images_pb2.GenerateResponse(model=model.name, revision=model.revision, group=name, epoch=1)
     leader = Leader(
         ControlChannel(timeout_seconds=60),
         cast(Any, runner),
         queue,
-        estimates,
         group_metrics,
-        images_pb2.GenerateResponse(model=model.name, revision=model.revision, group=name, epoch=1),
+        Deliveries(identity, group_metrics, threads=2, encode=encode),
         heartbeat_seconds=1.0,
-        encoding_threads=2,
         stall_watch=StallWatch(10.0, 60.0, lambda: False, lambda seconds: None),
         proof=group_pb2.RunBatch(width=64, height=64, batch_size=1, steps=1),
     )
@@ -136,12 +137,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="of a request")
     parser.add_argument("--image-bytes", type=int, default=0, help="of every answer; 0 for a real PNG of black pixels")
     arguments = parser.parse_args()
-    if arguments.image_bytes:
-        answer_with(arguments.image_bytes)
+    encode = image_of(arguments.image_bytes) if arguments.image_bytes else encode_image
     configure_logging("text", arguments.name, "WARNING")
     keep_freed_memory()
     runner = TimedRunner(arguments.step_seconds)
-    serve(arguments.listen, arguments.metrics, arguments.name, runner, arguments.steps)
+    serve(arguments.listen, arguments.metrics, arguments.name, runner, arguments.steps, encode)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,14 +21,49 @@ from workers.request import AcceptedRequest
 logger = logging.getLogger(__name__)
 
 
+Encode: TypeAlias = Callable[
+    [np.ndarray[Any, Any], images_pb2.OutputFormat.ValueType, int, Mapping[str, str]], EncodedImage
+]
+"""Makes an image file, as `encode_image` does."""
+
+
+class Deliveries:
+    """Begins the deliveries of a group.
+
+    Args:
+        identity: What every answer tells of its origin: model, revision, group and epoch.
+        metrics: Where stages are counted.
+        threads: For image files.
+        encode: Makes them.
+    """
+
+    def __init__(
+        self, identity: images_pb2.GenerateResponse, metrics: GroupMetrics, threads: int, encode: Encode = encode_image
+    ) -> None:
+        self._identity = identity
+        self._metrics = metrics
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="image-encoding")
+        self._encode = encode
+
+    def begin(self, request: AcceptedRequest) -> Delivery:
+        """Return the delivery of a request whose first batch begins now."""
+        message = request.message
+        answer = images_pb2.GenerateResponse(request_id=message.request_id, parameters=message.parameters)
+        answer.MergeFrom(self._identity)
+        answer.timings.queue_seconds = time.monotonic() - request.arrived
+        self._metrics.queue_seconds.observe(answer.timings.queue_seconds)
+        return Delivery(request, answer, self._pool, self._metrics, self._encode)
+
+
 class Delivery:
     """Turns one request's pixels into image files and its closing message.
 
     Args:
         request: Whose images these are.
-        answer: The closing message, filled but for images, warnings and timings.
+        answer: The closing message, filled but for images, warnings and the times from now on.
         pool: Where images are encoded.
         metrics: Where stages are counted.
+        encode: Makes image files.
     """
 
     def __init__(
@@ -36,15 +72,16 @@ class Delivery:
         answer: images_pb2.GenerateResponse,
         pool: ThreadPoolExecutor,
         metrics: GroupMetrics,
+        encode: Encode,
     ) -> None:
         self._request = request
         self._answer = answer
         self._pool = pool
         self._metrics = metrics
+        self._encode = encode
         self._lock = threading.Lock()
         self._encoded: dict[int, EncodedImage] = {}
         """Images that wait for those before them."""
-        answer.timings.queue_seconds = time.monotonic() - request.arrived
 
     def add_seconds(self, seconds: StageSeconds) -> None:
         """Count what a batch with images of the request took."""
@@ -55,14 +92,14 @@ class Delivery:
         """Take the request's image of this number, (height, width, 3) uint8. Returns at once."""
         with self._lock:
             _add_warnings(self._answer, notes)
-        self._pool.submit(self._encode, index, pixels).add_done_callback(self._fail_on_error)
+        self._pool.submit(self._make_file, index, pixels).add_done_callback(self._fail_on_error)
 
-    def _encode(self, index: int, pixels: np.ndarray[Any, Any]) -> None:
+    def _make_file(self, index: int, pixels: np.ndarray[Any, Any]) -> None:
         if not self._request.wanted:
             return
         started = time.monotonic()
         parameters = self._answer.parameters
-        image = encode_image(pixels, parameters.output_format, parameters.quality, self._text(index))
+        image = self._encode(pixels, parameters.output_format, parameters.quality, self._text(index))
         seconds = time.monotonic() - started
         self._metrics.stage_took("image_encode", seconds)
         with self._lock:

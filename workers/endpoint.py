@@ -24,7 +24,6 @@ from pixelpod.server.errors import RequestError, Unavailable
 from pixelpod.server.probes import LIVE, ProbeServer, serving
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2
-from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
@@ -52,7 +51,6 @@ class Endpoint:
         queue: Where accepted requests go.
         status: What health and WatchStatus tell.
         metrics: Where ended requests are counted.
-        estimates: How long requests take.
         vitals: What the liveness probe tells.
 
     Raises:
@@ -66,7 +64,6 @@ class Endpoint:
         queue: RequestQueue,
         status: StatusBoard,
         metrics: GroupMetrics,
-        estimates: Estimates,
         vitals: Vitals,
     ) -> None:
         self._settings = settings
@@ -74,7 +71,7 @@ class Endpoint:
         self._queue = queue
         self._status = status
         self._vitals = vitals
-        self._servicer = WorkerGroup(model, queue, status, metrics, estimates, settings.max_request_seconds)
+        self._servicer = WorkerGroup(model, queue, status, metrics, settings.max_request_seconds)
         self._health = health.HealthServicer()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name="endpoint", daemon=True)
         self._listening: Future[int] = Future()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from pixelpod.server.errors import ComputationFailed, RequestError
-from pixelpod.v1 import group_pb2, images_pb2
+from pixelpod.v1 import group_pb2
 from workers.batch import BatchAborted, BatchResult, BatchRunner
 from workers.batching import make_batch
 from workers.boundary import LeaderBoundary
 from workers.compile_reports import Report, gather_reports, total
 from workers.control import ControlChannel, WorldBroken
-from workers.delivery import Delivery
-from workers.estimates import Estimates
+from workers.delivery import Deliveries, Delivery
 from workers.metrics import GroupMetrics
 from workers.progress import Progress
 from workers.queue import RequestQueue
@@ -61,12 +59,10 @@ class Leader:
     Args:
         channel: To the other ranks.
         runner: Computes rank 0's part of a batch.
-        queue: Where requests come from.
-        estimates: Told how long batches took.
+        queue: Where requests come from; its estimates are told how long batches took.
         metrics: Where work is counted.
-        identity: What every answer tells of its origin: model, revision, group and epoch.
+        deliveries: Where images go.
         heartbeat_seconds: How often the other ranks hear of an idle rank 0.
-        encoding_threads: For image files.
         stall_watch: Told of every progress.
         proof: The batch that shows whether the group still works, after it ran out of memory.
     """
@@ -76,22 +72,19 @@ class Leader:
         channel: ControlChannel,
         runner: BatchRunner,
         queue: RequestQueue,
-        estimates: Estimates,
         metrics: GroupMetrics,
-        identity: images_pb2.GenerateResponse,
+        deliveries: Deliveries,
         heartbeat_seconds: float,
-        encoding_threads: int,
         stall_watch: StallWatch,
         proof: group_pb2.RunBatch,
     ) -> None:
         self._channel = channel
         self._runner = runner
         self._queue = queue
-        self._estimates = estimates
+        self._estimates = queue.estimates
         self._metrics = metrics
-        self._identity = identity
+        self._deliveries = deliveries
         self._heartbeat_seconds = heartbeat_seconds
-        self._pool = ThreadPoolExecutor(encoding_threads, thread_name_prefix="image-encoding")
         self._stall_watch = stall_watch
         self._proof = proof
         self._begun: dict[AcceptedRequest, tuple[Delivery, Progress]] = {}
@@ -156,12 +149,7 @@ class Leader:
     def _begin(self, request: AcceptedRequest) -> tuple[Delivery, Progress]:
         """Return what is kept of a request from its first batch to its end."""
         if request not in self._begun:
-            message = request.message
-            answer = images_pb2.GenerateResponse(request_id=message.request_id, parameters=message.parameters)
-            answer.MergeFrom(self._identity)
-            delivery = Delivery(request, answer, self._pool, self._metrics)
-            self._metrics.queue_seconds.observe(answer.timings.queue_seconds)
-            self._begun[request] = delivery, Progress(request, self._estimates)
+            self._begun[request] = self._deliveries.begin(request), Progress(request, self._estimates)
         return self._begun[request]
 
     def _deliver(self, images: Sequence[RequestedImage], result: BatchResult) -> None:

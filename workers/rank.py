@@ -120,9 +120,8 @@ class _Rank0:
         self._identity = images_pb2.GenerateResponse(
             model=model.name, revision=model.revision, group=group, epoch=epoch
         )
-        self._estimates = Estimates()
         self._queue = RequestQueue(
-            self._estimates,
+            Estimates(),
             settings.queue_limit or _BATCHES_WAITING * model.largest_batch,
             settings.in_flight_limit,
             settings.batch_window_seconds,
@@ -132,7 +131,7 @@ class _Rank0:
         for reason, times in pulse.file.restarts().items():
             self._metrics.restarted(reason.name.lower(), times)
         vitals = Vitals(pulse.file, settings.liveness_timeout_seconds, settings.loading_liveness_timeout_seconds)
-        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics, self._estimates, vitals)
+        self._endpoint = Endpoint(settings, model, self._queue, self._status, self._metrics, vitals)
 
     def serve(self) -> None:
         """Answer at once, load, warm up, then lead the other ranks until a signal drains the group."""
@@ -160,6 +159,7 @@ class _Rank0:
 
     def _lead(self, port: int) -> None:
         from workers.boundary import SUCCEEDED
+        from workers.delivery import Deliveries
         from workers.leader import Leader
         from workers.stall import StallWatch
         from workers.warmup import proof_batch, warm_up
@@ -169,7 +169,7 @@ class _Rank0:
         world = join_world(settings, self._model, self._metrics.compiled)
         family = world.runner.family
         self._status.tell_traits(family.guidance_used, family.uses_negative_prompt)
-        warm_up(self._model, world.warming, world.runner, self._status, self._estimates)
+        warm_up(self._model, world.warming, world.runner, self._status, self._queue.estimates)
         stall_watch = StallWatch(
             settings.stall_factor,
             settings.stall_floor_seconds,
@@ -180,11 +180,9 @@ class _Rank0:
             world.serving,
             world.runner,
             self._queue,
-            self._estimates,
             self._metrics,
-            self._identity,
+            Deliveries(self._identity, self._metrics, settings.encoding_threads),
             settings.heartbeat_seconds,
-            settings.encoding_threads,
             stall_watch,
             proof_batch(self._model),
         )

@@ -13,7 +13,6 @@ from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import Unavailable
 from pixelpod.v1 import group_pb2
 from workers.batching import BatchKey
-from workers.estimates import Estimates
 from workers.metrics import GroupMetrics
 from workers.model_file import ModelFile
 from workers.queue import RequestQueue
@@ -32,10 +31,9 @@ class WorkerGroup:
 
     Args:
         model: Which requests are valid.
-        queue: Where accepted requests go.
+        queue: Where accepted requests go; its estimates tell how long they take.
         status: What WatchStatus tells.
         metrics: Where ended requests are counted.
-        estimates: How long requests take.
         max_request_seconds: Longest time a request may take.
     """
 
@@ -45,14 +43,12 @@ class WorkerGroup:
         queue: RequestQueue,
         status: StatusBoard,
         metrics: GroupMetrics,
-        estimates: Estimates,
         max_request_seconds: float,
     ) -> None:
         self._model = model
         self._queue = queue
         self._status = status
         self._metrics = metrics
-        self._estimates = estimates
         self._max_request_seconds = max_request_seconds
         self._news = asyncio.Condition()
         self._watches_ended = False
@@ -123,7 +119,7 @@ class WorkerGroup:
             request,
             key,
             deadline=time.monotonic() + seconds_left,
-            predicted_seconds=self._estimates.seconds(key, len(request.parameters.seeds)),
+            predicted_seconds=self._queue.estimates.seconds(key, len(request.parameters.seeds)),
             loop=asyncio.get_running_loop(),
         )
 

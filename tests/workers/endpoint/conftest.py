@@ -30,13 +30,13 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
     def start(ready: bool = True, cold_width: int = 0, **settings: Any) -> Served:
         values = GroupSettings(model=Path("unused"), **{"listen": "127.0.0.1:0", **settings})
-        estimates, model = Estimates(), make_model()
-        queue = RequestQueue(estimates, values.queue_limit or 8, values.in_flight_limit)
+        model = make_model()
+        queue = RequestQueue(Estimates(), values.queue_limit or 8, values.in_flight_limit)
         status = StatusBoard("group-a", model, ranks=1, epoch=1, queue=queue)
         metrics = GroupMetrics(model, queue, status)
         liveness = LivenessFile.create(tmp_path / f"liveness-{len(started)}", 1)
         vitals = Vitals(liveness, values.liveness_timeout_seconds, values.loading_liveness_timeout_seconds)
-        endpoint = Endpoint(values, model, queue, status, metrics, estimates, vitals)
+        endpoint = Endpoint(values, model, queue, status, metrics, vitals)
         port = endpoint.start()
         address = f"127.0.0.1:{port}"
         served = Served(endpoint, queue, status, metrics, address, grpc.insecure_channel(address), liveness)

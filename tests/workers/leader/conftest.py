@@ -15,8 +15,8 @@ from tests.workers.models import make_queue
 from workers.batch import BatchRunner
 from workers.compiles import CompileTracker
 from workers.control import ControlChannel
+from workers.delivery import Deliveries
 from workers.devices import device_named
-from workers.estimates import Estimates
 from workers.families import Family
 from workers.leader import Leader
 from workers.metrics import GroupMetrics
@@ -42,18 +42,16 @@ def runner(family: Family) -> Iterator[BatchRunner]:
 
 @pytest.fixture
 async def led(channel: ControlChannel, runner: BatchRunner) -> AsyncIterator[Led]:
-    model, queue, estimates = runner.family.model, make_queue(), Estimates()
+    model, queue = runner.family.model, make_queue()
     metrics = GroupMetrics(model, queue, StatusBoard("group-a", model, 1, 1, queue))
     identity = images_pb2.GenerateResponse(model=model.name, revision=model.revision, group="group-a", epoch=99)
     leader = Leader(
         channel,
         runner,
         queue,
-        estimates,
         metrics,
-        identity,
+        Deliveries(identity, metrics, threads=2),
         heartbeat_seconds=0.05,
-        encoding_threads=2,
         stall_watch=StallWatch(10.0, 60.0, lambda: False, lambda seconds: None),
         proof=proof_batch(model),
     )
