@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -91,14 +92,17 @@ def open_image(file: bytes) -> Image.Image:
 
 
 @asynccontextmanager
-async def counted_steps(family: Family, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
-    """Count denoising steps, and those since."""
+async def counted_steps(
+    family: Family, monkeypatch: pytest.MonkeyPatch, least_seconds: float = 0.0
+) -> AsyncIterator[list[int]]:
+    """Take down denoising steps, and have each take so long."""
     steps: list[int] = []
     step = family.step
 
     def count(denoising: Any) -> None:
         steps.append(denoising.step)
         step(denoising)
+        time.sleep(least_seconds)
 
     with monkeypatch.context() as patch:
         patch.setattr(family, "step", count)

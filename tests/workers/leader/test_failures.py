@@ -135,7 +135,7 @@ async def test_abandoned_it_stops_at_the_next_boundary_and_is_never_decoded(
 
 
 async def test_past_its_deadline_it_stops(led: Led, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counted_steps(family, monkeypatch) as steps:
+    async with counted_steps(family, monkeypatch, least_seconds=0.01) as steps:
         assert isinstance(await failure_of(led.put(steps=50, seconds=0.15)), DeadlinePassed)
         next_one = led.put(steps=1)
         assert len((await answer_to(next_one)).files) == 1
