@@ -54,6 +54,8 @@ class LivenessWatch:
         self._loading_timeout_seconds = loading_timeout_seconds
         self._processes: dict[int, _Process] = {}
         """Of the present world, by pid; empty once it broke or left."""
+        self._met: dict[int, int] = {}
+        """By rank of the host: the pid of its last process."""
         self._doomed: dict[int, float] = {}
         """Pids of processes whose world broke, with the time at which they are killed."""
 
@@ -81,10 +83,10 @@ class LivenessWatch:
             self.look()
 
     def _meet(self, rank: int, now: float) -> None:
-        """Note a process that was not there before."""
+        """Note a process that was not there before; it may have ended already."""
         sign = self._file.sign(rank)
-        known = sign.pid in self._processes or sign.pid in self._doomed
-        if sign.pid != 0 and not known and not _has_ended(sign.pid):
+        if sign.pid not in (0, self._met.get(rank)):
+            self._met[rank] = sign.pid
             self._processes[sign.pid] = _Process(rank, *sign, changed=now)
 
     def _judge(self, process: _Process, now: float) -> None:

@@ -132,6 +132,19 @@ def test_a_dead_rank_is_a_restart_by_its_reason(
     assert sum(file.restarts().values()) == 1, "one world"
 
 
+def test_a_rank_that_ended_between_two_looks_is_counted_once(
+    file: LivenessFile, ranks: list[subprocess.Popen[bytes]], watch: LivenessWatch
+) -> None:
+    watch.look()
+    file.write(0, Sign(ranks[0].pid, 1, RankState.LOADING))
+    ranks[0].kill()
+    ranks[0].wait()
+    for _ in range(5):
+        watch.look()
+    assert file.restarts()[RestartReason.NOT_READY] == 1
+    assert sum(file.restarts().values()) == 1
+
+
 def test_a_rank_that_left_in_order_breaks_nothing(
     file: LivenessFile, ranks: list[subprocess.Popen[bytes]], watch: LivenessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
