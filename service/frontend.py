@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from pixelpod.server.access import Access
 from pixelpod.server.errors import Unavailable
+from pixelpod.server.garbage import keep_for_good
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
@@ -51,6 +52,7 @@ async def run(settings: FrontendSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     frontend = Frontend(settings)
     await frontend.start()
+    keep_for_good()
     await stop.wait()
     await frontend.stop()
 

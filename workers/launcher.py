@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from pixelpod.server.access import Access
+from pixelpod.server.garbage import collection_paused
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.transport import AddressInUse, check_plain_text
 from workers.checkpoint import verify_checkpoint
@@ -105,12 +106,13 @@ def _watch_ranks(settings: GroupSettings, path: Path) -> None:
 
 def _run_world(settings: GroupSettings, group: str) -> int:
     # torch is imported only now: it takes a second that a refusal need not wait for, and reads the environment.
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    with collection_paused():
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from workers import rendezvous
-    from workers.torch_logs import adopt_torch_logs
+        from workers import rendezvous
+        from workers.torch_logs import adopt_torch_logs
 
     def stop(number: int, _: object) -> None:
         raise SignalException(f"got signal {number}", signal.Signals(number))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pixelpod.server.errors import Unavailable
+from pixelpod.server.garbage import collection_paused, keep_for_good
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
@@ -94,13 +95,15 @@ def _leave_compile_cache(settings: GroupSettings) -> None:
 
 def _follow(settings: GroupSettings, model: ModelFile, pulse: Pulse) -> None:
     """Obey rank 0 until it says that the world ends."""
-    from workers.boundary import SUCCEEDED
-    from workers.follower import follow, follow_warm_up
-    from workers.world import join_world
+    with collection_paused():
+        from workers.boundary import SUCCEEDED
+        from workers.follower import follow, follow_warm_up
+        from workers.world import join_world
 
     world = join_world(settings, model)
     if not follow_warm_up(world.warming, world.runner):
         return
+    keep_for_good()
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     world.serving.gather(SUCCEEDED)
@@ -158,12 +161,13 @@ class _Rank0:
         _exit(1)
 
     def _lead(self, port: int) -> None:
-        from workers.boundary import SUCCEEDED
-        from workers.delivery import Deliveries
-        from workers.leader import Leader
-        from workers.stall import StallWatch
-        from workers.warmup import proof_batch, warm_up
-        from workers.world import join_world
+        with collection_paused():
+            from workers.boundary import SUCCEEDED
+            from workers.delivery import Deliveries
+            from workers.leader import Leader
+            from workers.stall import StallWatch
+            from workers.warmup import proof_batch, warm_up
+            from workers.world import join_world
 
         settings = self._settings
         world = join_world(settings, self._model, self._metrics.compiled)
@@ -186,6 +190,7 @@ class _Rank0:
             stall_watch,
             proof_batch(self._model),
         )
+        keep_for_good()
         # Every rank answers once it ignores signals, so that from now on a drain loses nothing.
         world.serving.gather(SUCCEEDED)
         self._endpoint.drain_on(*_STOP_SIGNALS)
