@@ -32,7 +32,7 @@ READY_SECONDS = 200.0
     ("family", "placement", "compile_scope"),
     [
         pytest.param(FamilyName.FLUX, "offload", "repeated_blocks", marks=pytest.mark.slow),
-        (FamilyName.SD3, "single", "transformer"),
+        pytest.param(FamilyName.SD3, "single", "transformer", marks=pytest.mark.slow),
         (FamilyName.FLUX2, "tensor_parallel", "transformer"),
     ],
 )
@@ -60,36 +60,49 @@ def test_one_command_serves_the_model(family: FamilyName, placement: str, compil
     assert np.abs(np.asarray(image).astype(int) - expected[0]).max() <= 1
 
 
+@contextmanager
+def caching_group(model_file: Path, cache_dir: Path) -> Iterator[Group]:
+    """Start a group on TPU and wait until it serves."""
+    cache = {"cache_dir": cache_dir, "log_format": "json"}
+    with running(model_file, 1, emulated_environment(), device="tpu", **cache) as group:
+        wait_serving(group.address, READY_SECONDS, group.process)
+        yield group
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    file = write_tiny_checkpoint(FamilyName.SD3, tmp_path / "sd3")
+    _change(file, execution="compiled", compile_scope="all")
+    return file
+
+
 @pytest.mark.timeout(2 * READY_SECONDS)
-def test_groups_share_a_compile_cache_and_a_broken_one_costs_a_compile(tmp_path: Path) -> None:
-    model_file = write_tiny_checkpoint(FamilyName.SD3, tmp_path / "sd3")
-    _change(model_file, execution="compiled", compile_scope="all")
-
-    @contextmanager
-    def on_tpu() -> Iterator[Group]:
-        cache = {"cache_dir": tmp_path / "cache", "log_format": "json"}
-        with running(model_file, 1, emulated_environment(), device="tpu", **cache) as group:
-            yield group
-
-    with on_tpu() as first:
-        wait_serving(first.address, READY_SECONDS, first.process)
+def test_groups_share_a_compile_cache(model_file: Path, tmp_path: Path) -> None:
+    with caching_group(model_file, tmp_path / "cache") as first:
         compiled, _ = _warm_up_compiles(first)
         assert compiled > 10
-    with on_tpu() as second:
-        wait_serving(second.address, READY_SECONDS, second.process)
+        (image,) = images_of(first.execute(model="tiny-sd3"))
+    with caching_group(model_file, tmp_path / "cache") as second:
         compiled, cached = _warm_up_compiles(second)
         assert compiled == 0
         assert cached > 10
-        (image,) = images_of(second.execute(model="tiny-sd3"))
+        (same_image,) = images_of(second.execute(model="tiny-sd3"))
         assert second.metric("pixelpod_group_compiles_after_ready_total") is None
+    assert np.array_equal(pixels_of(same_image), pixels_of(image))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * READY_SECONDS)
+def test_a_broken_compile_cache_costs_a_compile(model_file: Path, tmp_path: Path) -> None:
+    with caching_group(model_file, tmp_path / "cache") as first:
+        (image,) = images_of(first.execute(model="tiny-sd3"))
     for file in (tmp_path / "cache").rglob("*"):
         if file.is_file():
             os.truncate(file, file.stat().st_size // 2)
-    with on_tpu() as third:
-        wait_serving(third.address, READY_SECONDS, third.process)
-        compiled, _ = _warm_up_compiles(third)
+    with caching_group(model_file, tmp_path / "cache") as second:
+        compiled, _ = _warm_up_compiles(second)
         assert compiled > 0
-        (same_image,) = images_of(third.execute(model="tiny-sd3"))
+        (same_image,) = images_of(second.execute(model="tiny-sd3"))
     assert np.array_equal(pixels_of(same_image), pixels_of(image))
 
 

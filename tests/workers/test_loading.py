@@ -84,8 +84,8 @@ def test_compiled_traces_the_whole_transformer(
         (FamilyName.FLUX2, CompileScope.REPEATED_BLOCKS, 2),
         (FamilyName.SD3, CompileScope.REPEATED_BLOCKS, 2),
         # The transformer, the decoder, and the text encoders, of which SD3's two CLIPs share theirs.
-        (FamilyName.FLUX, CompileScope.ALL, 4),
-        (FamilyName.FLUX2, CompileScope.ALL, 3),
+        pytest.param(FamilyName.FLUX, CompileScope.ALL, 4, marks=pytest.mark.slow),
+        pytest.param(FamilyName.FLUX2, CompileScope.ALL, 3, marks=pytest.mark.slow),
         (FamilyName.SD3, CompileScope.ALL, 4),
     ],
 )

@@ -31,7 +31,7 @@ bfloat16, where the tiny model amplifies rounding, by about a tenth.
         (Execution.EAGER, "float32"),
         pytest.param(Execution.FUSED, "float32", marks=pytest.mark.slow),
         pytest.param(Execution.COMPILED, "float32", marks=pytest.mark.slow),
-        (Execution.COMPILED, "bfloat16"),
+        pytest.param(Execution.COMPILED, "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_every_placement_draws_what_the_cpu_draws(

@@ -38,7 +38,7 @@ def _signal_and_time_not_serving(served: Served, stop_signal: signal.Signals) ->
 def test_a_signal_drains_also_while_the_main_thread_computes(
     serve: Callable[..., Served], stop_signal: signal.Signals
 ) -> None:
-    served = serve(drain_seconds=8.0)
+    served = serve(drain_seconds=4.0)
     served.endpoint.drain_on(stop_signal)
     finishes, hangs = served.accepted(), served.accepted()
     first, _ = served.take()
