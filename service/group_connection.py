@@ -79,7 +79,7 @@ class GroupConnection:
     Args:
         address: Where the group's endpoint listens, host:port.
         silent_seconds: Without a status for this long the group is gone.
-        on_change: Called after the group's availability or model changed.
+        on_change: Called after the group's availability, model or incarnation changed.
         on_status: Called with this connection after every status, and after a change.
         access: How the group is spoken to.
     """
@@ -98,6 +98,8 @@ class GroupConnection:
         """What the group serves; kept when it is gone, since it is expected back."""
         self.load = GroupLoad()
         self.absence = Absence()
+        self._told: Incarnation | None = None
+        """The incarnation at the last change."""
         self._silent_seconds = silent_seconds
         self._on_change = on_change
         self._on_status = on_status
@@ -252,7 +254,8 @@ class GroupConnection:
         self._change(Availability.GONE, self.model)
 
     def _change(self, availability: Availability, model: images_pb2.Model | None) -> None:
-        if (availability, model) == (self.availability, self.model):
+        told, self._told = self._told, self.incarnation
+        if (availability, model, self._told) == (self.availability, self.model, told):
             return
         if availability is not self.availability:
             usable = availability is not Availability.INCOMPATIBLE

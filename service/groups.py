@@ -67,17 +67,14 @@ class Groups:
         self._on_status = on_status
         self._access = access
         self._members: dict[str, _Member] = {}
+        self._routed: tuple[GroupConnection, ...] | None = ()
+        """What iterating yields, several times for each request; None where it has to be found out anew."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[GroupConnection]:
-        seen: set[Incarnation] = set()
-        for connection in [member.connection for member in self._members.values() if not member.replaced.is_set()]:
-            incarnation = connection.incarnation
-            if incarnation in seen:
-                continue
-            if incarnation is not None:
-                seen.add(incarnation)
-            yield connection
+        if self._routed is None:
+            self._routed = tuple(self._distinct())
+        return iter(self._routed)
 
     @property
     def any_ready(self) -> bool:
@@ -165,6 +162,17 @@ class Groups:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def _distinct(self) -> Iterator[GroupConnection]:
+        """Yield the connections that are not replaced, of those to the same life of the same group only the first."""
+        seen: set[Incarnation] = set()
+        for connection in [member.connection for member in self._members.values() if not member.replaced.is_set()]:
+            incarnation = connection.incarnation
+            if incarnation in seen:
+                continue
+            if incarnation is not None:
+                seen.add(incarnation)
+            yield connection
+
     def _replace(self) -> None:
         """Route no more to groups that were taken out, where another of their model is ready or they are not."""
         listed = [member.connection for member in self._members.values() if member.leave is None]
@@ -176,5 +184,6 @@ class Groups:
 
     def _changed(self) -> None:
         self._replace()
+        self._routed = None
         self.models = served_models(self)
         self._on_change()

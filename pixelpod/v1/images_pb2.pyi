@@ -571,7 +571,7 @@ class GenerateEvent(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """After every denoising step, or fewer when the client reads slowly."""
+        """After every denoising step; only the newest where steps follow quickly or the client reads slowly."""
 
     @_builtins.property
     def image_chunk(self) -> Global___ImageChunk:

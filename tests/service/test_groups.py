@@ -183,6 +183,17 @@ async def test_restarted_group_is_no_second_address(start_group, connect) -> Non
     assert sorted(addresses(groups)) == sorted([first.address, second.address])
 
 
+async def test_a_group_that_tells_another_life_is_looked_at_anew(start_group, connect) -> None:
+    """Also where it was never seen gone in between."""
+    first, second = await start_group("same"), await start_group("same")
+    second.status.epoch = first.status.epoch
+    groups = await connect(first.address, second.address, ready=1)
+    await second.publish(epoch=first.status.epoch + 1)
+    await eventually(lambda: sorted(addresses(groups)) == sorted([first.address, second.address]))
+    await second.publish(epoch=first.status.epoch)
+    await eventually(lambda: len(addresses(groups)) == 1)
+
+
 async def test_silent_group_is_gone_within_two_seconds(start_group, connect) -> None:
     group = await start_group()
     groups = await connect(group.address)
