@@ -134,6 +134,11 @@ def wait_serving(address: str, seconds: float = 60.0, process: Process | None = 
     wait_until(serving, seconds, complaint)
 
 
+def wait_not_serving(address: str) -> None:
+    """Wait until the server at `address` says NOT_SERVING."""
+    wait_until(lambda: health_of(address) == NOT_SERVING, 10.0, lambda: f"{address} does not say NOT_SERVING")
+
+
 def wait_until(condition: Callable[[], bool], seconds: float, complaint: Callable[[], str]) -> None:
     """Look every 50 ms until `condition` holds; fail with `complaint` if it does not within `seconds`."""
     until = time.monotonic() + seconds

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.load import quantile
 from pixelpod.client import AsyncClient
-from tests.e2e.frontends import RunningFrontend, frontend
-from tests.e2e.processes import NOT_SERVING, health_of, wait_until
+from tests.e2e.frontends import frontend
+from tests.e2e.processes import wait_not_serving
 from tests.e2e.steady_load import PlainClient, steady_load
 from tests.e2e.timed_groups import TimedGroups
 
@@ -130,7 +130,7 @@ async def test_no_call_fails_while_everything_is_restarted(
                 for number, other in ((0, second), (1, first)):
                     leaving = frontends.all[number]
                     leaving.process.send(signal.SIGTERM)
-                    await asyncio.to_thread(_wait_not_serving, leaving)
+                    await asyncio.to_thread(wait_not_serving, leaving.address)
                     virtual.target = other
                     await asyncio.to_thread(frontends.restart, number)
                     await asyncio.to_thread(frontends.wait_groups, GROUPS)
@@ -142,7 +142,3 @@ async def test_no_call_fails_while_everything_is_restarted(
         each.wait_idle()
         assert each.process.stop() == 0
     groups.assert_idle()
-
-
-def _wait_not_serving(leaving: RunningFrontend) -> None:
-    wait_until(lambda: health_of(leaving.address) == NOT_SERVING, 10.0, lambda: leaving.process.log)

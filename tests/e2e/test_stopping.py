@@ -14,7 +14,7 @@ import pytest
 
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 from tests.e2e.frontends import frontend
-from tests.e2e.processes import NOT_SERVING, health_of, wait_until
+from tests.e2e.processes import wait_not_serving, wait_until
 from tests.e2e.timed_groups import TimedGroups
 
 STEP_SECONDS = 0.05
@@ -62,7 +62,7 @@ async def test_a_frontend_that_stops_serves_through_its_drain_delay(groups: Time
         await asyncio.to_thread(_wait_in_flight, groups, 6)
         stopping.process.send(signal.SIGTERM)
         began = time.monotonic()
-        await asyncio.to_thread(_wait_not_serving, stopping.address)
+        await asyncio.to_thread(wait_not_serving, stopping.address)
         later = []
         while time.monotonic() < began + DRAIN_DELAY_SECONDS + 1.0:
             later.append((time.monotonic() - began, asyncio.create_task(code_of(stub))))
@@ -85,7 +85,7 @@ async def test_a_group_that_stops_finishes_what_it_accepted(groups: TimedGroups,
         accepted = [asyncio.create_task(code_of(stub, LONG_STEPS)) for _ in range(6)]
         await asyncio.to_thread(_wait_in_flight, groups, 6)
         ending = asyncio.create_task(asyncio.to_thread(group.end, signal.SIGTERM))
-        await asyncio.to_thread(_wait_not_serving, service.address)
+        await asyncio.to_thread(wait_not_serving, service.address)
         assert await code_of(stub) == grpc.StatusCode.UNAVAILABLE
         assert await asyncio.gather(*accepted) == [grpc.StatusCode.OK] * 6
         await ending
@@ -100,10 +100,6 @@ def _wait_in_flight(groups: TimedGroups, number: int) -> None:
         return sum(group.metric("pixelpod_group_in_flight") for group in groups.all)
 
     wait_until(lambda: in_flight() == number, 10.0, lambda: f"{in_flight():g} in flight, not {number}")
-
-
-def _wait_not_serving(address: str) -> None:
-    wait_until(lambda: health_of(address) == NOT_SERVING, 10.0, lambda: f"{address} still says SERVING")
 
 
 def _assert_free(address: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.k8s.manifests import ALL_PODS, K8S, OVERLAYS, REPOSITORY, Pod, build, of_kind, pods
-from tests.workers.test_model_files import MODEL_FILES, with_configs, with_hollow_checkpoint
+from tests.workers.shipped_models import MODEL_FILES, with_configs, with_hollow_checkpoint
 from workers.checkpoint import verify_checkpoint
 from workers.model_file import FamilyName, ModelFile, load_model_file
 from workers.plan import Chip, make_plan

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import struct
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import workers
-from workers.checkpoint import LAYOUTS, WEIGHTS_STEMS, verify_checkpoint
+from tests.workers.shipped_models import MODEL_FILES, with_configs, with_hollow_checkpoint
+from workers.checkpoint import verify_checkpoint
 from workers.model_file import CompileScope, Execution, ModelFile, Placement, load_model_file
 from workers.plan import Chip, make_plan
-
-MODEL_FILES = Path(workers.__file__).parent / "models"
-CONFIGS = Path(__file__).parent.parent / "data" / "model_configs"
 
 
 class Served(NamedTuple):
@@ -39,27 +34,9 @@ EXPECTED = {
 }
 """Placement, steps and guidance of v6e are those of the diffusers guide to TPUs; ranks are the fewest of its chips."""
 
-EMPTY_SAFETENSORS = struct.pack("<Q", 2) + b"{}"
-
 
 def shipped(name: str) -> ModelFile:
     return load_model_file(MODEL_FILES / f"{name}.yaml")
-
-
-def with_configs(model: ModelFile) -> ModelFile:
-    return model.model_copy(update={"path": CONFIGS / model.name})
-
-
-def with_hollow_checkpoint(model: ModelFile, folder: Path) -> ModelFile:
-    """Return the model with a checkpoint of its real configs, and weights and vocabularies without content."""
-    shutil.copytree(CONFIGS / model.name, folder, dirs_exist_ok=True)
-    layout = LAYOUTS[model.family]
-    for component, (library, _) in layout.components.items():
-        (folder / component / f"{WEIGHTS_STEMS[library]}.safetensors").write_bytes(EMPTY_SAFETENSORS)
-    for tokenizer in layout.tokenizers:
-        (folder / tokenizer).mkdir()
-        (folder / tokenizer / "tokenizer.json").write_text("{}")
-    return model.model_copy(update={"path": folder})
 
 
 def test_every_model_is_there_for_every_chip() -> None:
