@@ -11,10 +11,9 @@ import psutil
 import pytest
 
 from pixelpod.client import Client, Generation, Progress, UnavailableError
+from tests.e2e.groups import write_quick_model
 from tests.e2e.processes import NOT_SERVING, health_of, wait_serving, wait_until
 from tests.e2e.services import serving
-from workers.model_file import FamilyName
-from workers.tiny_checkpoints import write_tiny_checkpoint
 
 STOP_SECONDS = 10.0
 SECONDS = 60.0
@@ -22,7 +21,7 @@ SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(FamilyName.FLUX2, tmp_path_factory.mktemp("flux2"))
+    return write_quick_model(tmp_path_factory.mktemp("flux2"))
 
 
 def test_from_a_killed_rank_to_an_orderly_end(model_file: Path) -> None:
