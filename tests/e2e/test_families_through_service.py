@@ -27,7 +27,14 @@ class Served:
     pipeline: Any
 
 
-@pytest.fixture(scope="module", params=list(FamilyName), ids=str)
+FAMILIES = [
+    FamilyName.SD3,
+    pytest.param(FamilyName.FLUX, marks=pytest.mark.slow),
+    pytest.param(FamilyName.FLUX2, marks=pytest.mark.slow),  # other tests here serve it
+]
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=str)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A family behind the service on one rank, and as the pipeline that diffusers loads from the same folder."""
     model_file = write_tiny_checkpoint(request.param, tmp_path_factory.mktemp(str(request.param)))
