@@ -1,6 +1,6 @@
-"""The baselines of the overhead benchmark: a bare grpc.aio server that answers with one image, and a bare relay to it.
+"""The baseline of the overhead benchmark: a bare grpc.aio server that answers at once with one image.
 
-python -m benchmarks.bare_grpc [--image-bytes N | --relay ADDRESS]
+python -m benchmarks.bare_grpc [--image-bytes N]
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from typing import Any
 
 import grpc
 
-from pixelpod.server.memory import keep_freed_memory
 from pixelpod.v1 import images_pb2, images_pb2_grpc
-
-LARGEST = [("grpc.max_receive_message_length", 16 * 1024 * 1024)]
 
 
 class Bare(images_pb2_grpc.ImageGenerationServicer):
@@ -26,25 +23,9 @@ class Bare(images_pb2_grpc.ImageGenerationServicer):
         return self._answer
 
 
-def relay(address: str) -> grpc.GenericRpcHandler:
-    """Return a handler that passes every call on as it is, the least that a second hop can do."""
-    keep_freed_memory()  # as ours; without it a relay takes half as long again
-    service, method = "pixelpod.v1.ImageGeneration", "Generate"
-    upstream: Any = grpc.aio.insecure_channel(address, LARGEST).unary_unary(f"/{service}/{method}")
-
-    async def pass_on(request: bytes, context: Any) -> bytes:
-        answer: bytes = await upstream(request)
-        return answer
-
-    return grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(pass_on)})
-
-
-async def serve(arguments: argparse.Namespace) -> None:
-    server = grpc.aio.server(options=LARGEST)
-    if arguments.relay:
-        server.add_generic_rpc_handlers((relay(arguments.relay),))
-    else:
-        images_pb2_grpc.add_ImageGenerationServicer_to_server(Bare(arguments.image_bytes), server)
+async def serve(image_bytes: int) -> None:
+    server = grpc.aio.server()
+    images_pb2_grpc.add_ImageGenerationServicer_to_server(Bare(image_bytes), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"127.0.0.1:{port}", flush=True)
@@ -54,8 +35,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--image-bytes", type=int, default=768 * 1024)
-    parser.add_argument("--relay", help="address of another one, to pass every call on to")
-    asyncio.run(serve(parser.parse_args()))
+    asyncio.run(serve(parser.parse_args().image_bytes))
 
 
 if __name__ == "__main__":

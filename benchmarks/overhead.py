@@ -2,8 +2,9 @@
 
 python -m benchmarks.overhead [--seconds S] [--rounds N]
 
-Ours is two hops, the bare server one; a bare relay before it shows what a second hop costs that does nothing at all.
-Rounds alternate between them, so that a busy machine slows all.
+Ours is two hops, the bare server one. Two relays (benchmarks.bare_relay) show what a second hop costs that does nothing
+at all: one before the bare server, one before our group, which puts its stream together into one answer. Rounds go
+through all of them, so that a busy machine slows all.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         bare = stack.enter_context(announced("benchmarks.bare_grpc", "--image-bytes", str(IMAGE_BYTES)))
-        relay = stack.enter_context(announced("benchmarks.bare_grpc", "--relay", bare))
+        relay = stack.enter_context(announced("benchmarks.bare_relay", "--server", bare))
         options = ("--step-seconds", "0", "--steps", "1", "--image-bytes", str(IMAGE_BYTES))
         group = stack.enter_context(announced("benchmarks.timed_group", *options))
+        group_relay = stack.enter_context(announced("benchmarks.bare_relay", "--group", group))
         ours, _, _ = stack.enter_context(frontend([group]))
+        servers = {"bare": bare, "bare relay": relay, "group relay": group_relay, "pixelpod": ours}
         for callers in (1, 8):
             rounds = [
-                tuple(asyncio.run(_measure(address, callers, arguments.seconds)) for address in (bare, relay, ours))
+                {name: asyncio.run(_measure(each, callers, arguments.seconds)) for name, each in servers.items()}
                 for _ in range(arguments.rounds)
             ]
             _report(callers, rounds)
@@ -66,14 +69,14 @@ async def _measure(address: str, callers: int, seconds: float) -> list[float]:
     return taken
 
 
-def _report(callers: int, rounds: Sequence[tuple[list[float], ...]]) -> None:
+def _report(callers: int, rounds: Sequence[dict[str, list[float]]]) -> None:
     """Print medians over rounds: of latencies, and of their ratios to the bare server in the same round."""
     print(f"{callers} callers")
-    for column, name in enumerate(("bare", "bare relay", "pixelpod")):
-        p50 = [quantile(each[column], 0.5) for each in rounds]
-        slower = statistics.median(own / quantile(each[0], 0.5) for own, each in zip(p50, rounds, strict=True))
-        share = statistics.median(len(each[column]) / len(each[0]) for each in rounds)
-        print(f"  {name:10} p50 {statistics.median(p50) * 1000:5.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
+    for name in rounds[0]:
+        p50 = [quantile(each[name], 0.5) for each in rounds]
+        slower = statistics.median(own / quantile(each["bare"], 0.5) for own, each in zip(p50, rounds, strict=True))
+        share = statistics.median(len(each[name]) / len(each["bare"]) for each in rounds)
+        print(f"  {name:11} p50 {statistics.median(p50) * 1000:5.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
 
 
 def _frontend_alone() -> None:

@@ -1,0 +1,94 @@
+"""The least that a second hop can do: the floors of the overhead benchmark.
+
+python -m benchmarks.bare_relay --server ADDRESS | --group ADDRESS
+
+It has one method, Generate. With --server it passes the call on as it is to a bare server; with --group it asks a timed
+group, always for the same, and puts what streams back into one answer, as the frontend does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import grpc
+import uvloop
+
+from benchmarks.timed_model import timed_model
+from pixelpod.server.events import Events, split
+from pixelpod.server.memory import keep_freed_memory
+from pixelpod.v1 import group_pb2, images_pb2
+from service.unary import collect
+
+SERVICE, METHOD = "pixelpod.v1.ImageGeneration", "Generate"
+LARGEST_BYTES = 16 * 1024 * 1024
+OPTIONS = [("grpc.max_receive_message_length", LARGEST_BYTES)]
+TIMEOUT_SECONDS = 30.0
+
+
+def to_server(channel: grpc.aio.Channel) -> Any:
+    """Return a handler that passes calls on as they are."""
+    upstream: Any = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+
+    async def pass_on(request: bytes, context: Any) -> bytes:
+        answer: bytes = await upstream(request)
+        return answer
+
+    return pass_on
+
+
+def to_group(channel: grpc.aio.Channel) -> Any:
+    """Return a handler that asks a timed group."""
+    upstream: Any = channel.unary_stream("/pixelpod.v1.WorkerGroup/Execute")
+    request = _request().SerializeToString()
+
+    async def ask(_: bytes, context: Any) -> bytes:
+        async def events() -> Events:
+            call = upstream(request, timeout=TIMEOUT_SECONDS)
+            async for message in call:
+                for event in split(message):
+                    yield event
+
+        return await collect(events(), LARGEST_BYTES)
+
+    return ask
+
+
+def _request() -> group_pb2.ExecuteRequest:
+    model = timed_model()
+    parameters = images_pb2.ResolvedParameters(
+        width=model.defaults.width,
+        height=model.defaults.height,
+        num_images=1,
+        steps=1,
+        guidance_scale=model.defaults.guidance_scale,
+        max_sequence_length=model.defaults.max_sequence_length,
+        seeds=[1],
+        output_format=images_pb2.OUTPUT_FORMAT_PNG,
+    )
+    return group_pb2.ExecuteRequest(request_id="r", model=model.name, prompt="a red fox", parameters=parameters)
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    channel = grpc.aio.insecure_channel(arguments.server or arguments.group, OPTIONS)
+    handle = to_server(channel) if arguments.server else to_group(channel)
+    server = grpc.aio.server()
+    handlers = {METHOD: grpc.unary_unary_rpc_method_handler(handle)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    upstream = parser.add_mutually_exclusive_group(required=True)
+    upstream.add_argument("--server", help="address of a bare server")
+    upstream.add_argument("--group", help="address of a timed group")
+    keep_freed_memory()
+    uvloop.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
