@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from benchmarks.processes import announce
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 
 
@@ -26,10 +27,7 @@ class Bare(images_pb2_grpc.ImageGenerationServicer):
 async def serve(image_bytes: int) -> None:
     server = grpc.aio.server()
     images_pb2_grpc.add_ImageGenerationServicer_to_server(Bare(image_bytes), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(f"127.0.0.1:{port}", flush=True)
-    await server.wait_for_termination()
+    await announce(server)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import uvloop
 
+from benchmarks.processes import announce
 from benchmarks.timed_model import timed_model
 from pixelpod.server.events import Events, split
 from pixelpod.server.memory import keep_freed_memory
@@ -75,10 +76,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     server = grpc.aio.server()
     handlers = {METHOD: grpc.unary_unary_rpc_method_handler(handle)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(f"127.0.0.1:{port}", flush=True)
-    await server.wait_for_termination()
+    await announce(server)
 
 
 def main() -> None:

@@ -41,6 +41,14 @@ def announced(*arguments: str) -> Iterator[str]:
         yield child.stdout.readline().strip()
 
 
+async def announce(server: grpc.aio.Server) -> None:
+    """Serve on a free port until the process ends, and print the address for `announced`."""
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
+
+
 @contextmanager
 def frontend(groups: Sequence[str], *options: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     """Run a frontend over these groups; yield its address, that of its metrics, and the process."""
