@@ -85,7 +85,9 @@ class LivenessWatch:
     def _meet(self, rank: int, now: float) -> None:
         """Note a process that was not there before; it may have ended already."""
         sign = self._file.sign(rank)
-        if sign.pid not in (0, self._met.get(rank)):
+        known = sign.pid in self._processes or sign.pid in self._doomed
+        over = sign.pid == self._met.get(rank) and _has_ended(sign.pid)
+        if sign.pid != 0 and not known and not over:
             self._met[rank] = sign.pid
             self._processes[sign.pid] = _Process(rank, *sign, changed=now)
 

@@ -145,6 +145,25 @@ def test_a_rank_that_ended_between_two_looks_is_counted_once(
     assert sum(file.restarts().values()) == 1
 
 
+def test_a_pid_that_is_given_again_is_another_process(
+    file: LivenessFile, watch: LivenessWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = False
+    monkeypatch.setattr(liveness_watch, "_has_ended", lambda pid: ended)
+    for state, reason in (
+        (RankState.SERVING, RestartReason.RANK_LOST),
+        (RankState.LOADING, RestartReason.NOT_READY),
+    ):
+        ended = False
+        file.write(0, Sign(4321, 1, state))
+        watch.look()
+        ended = True
+        for _ in range(3):
+            watch.look()
+        assert file.restarts()[reason] == 1
+    assert sum(file.restarts().values()) == 2
+
+
 def test_a_rank_that_left_in_order_breaks_nothing(
     file: LivenessFile, ranks: list[subprocess.Popen[bytes]], watch: LivenessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
