@@ -2,8 +2,8 @@
 
 python -m benchmarks.bare_relay --server ADDRESS | --group ADDRESS
 
-It has one method, Generate. With --server it passes the call on as it is to a bare server; with --group it asks a timed
-group, always for the same, and puts what streams back into one answer, as the frontend does.
+It has one method, Generate, and passes answers on as they are: with --server those of a bare server, with --group those
+of a timed group, which it asks always for the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import uvloop
 
 from benchmarks.processes import announce
 from benchmarks.timed_model import timed_model
-from pixelpod.server.events import Events, split
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.v1 import group_pb2, images_pb2
-from service.unary import collect
 
 SERVICE, METHOD = "pixelpod.v1.ImageGeneration", "Generate"
 LARGEST_BYTES = 16 * 1024 * 1024
@@ -40,17 +38,12 @@ def to_server(channel: grpc.aio.Channel) -> Any:
 
 def to_group(channel: grpc.aio.Channel) -> Any:
     """Return a handler that asks a timed group."""
-    upstream: Any = channel.unary_stream("/pixelpod.v1.WorkerGroup/Execute")
+    upstream: Any = channel.unary_unary("/pixelpod.v1.WorkerGroup/Execute")
     request = _request().SerializeToString()
 
     async def ask(_: bytes, context: Any) -> bytes:
-        async def events() -> Events:
-            call = upstream(request, timeout=TIMEOUT_SECONDS)
-            async for message in call:
-                for event in split(message):
-                    yield event
-
-        return await collect(events(), LARGEST_BYTES)
+        answer: bytes = await upstream(request, timeout=TIMEOUT_SECONDS)
+        return answer
 
     return ask
 

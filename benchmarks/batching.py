@@ -51,7 +51,7 @@ def _images_a_second(stub: group_pb2_grpc.WorkerGroupStub, model: ModelFile, ima
             max_sequence_length=defaults.max_sequence_length,
             guidance_scale=defaults.guidance_scale,
         )
-        for _ in stub.Execute(message, timeout=600):
+        for _ in stub.ExecuteStream(message, timeout=600):
             pass
 
     started = time.monotonic()

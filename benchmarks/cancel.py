@@ -44,7 +44,7 @@ def main() -> None:
 
 def _wait_after_cancel(stub: group_pb2_grpc.WorkerGroupStub, model: str, seed: int, step_seconds: float) -> float:
     """Return how long the request after a cancelled one waited for its first batch, in seconds."""
-    call = stub.Execute(request(model, steps=STEPS, width=96, seeds=[seed]), timeout=600)
+    call = stub.ExecuteStream(request(model, steps=STEPS, width=96, seeds=[seed]), timeout=600)
     draw = random.Random(seed)
     until = draw.randrange(1, STEPS - 5)
     next(events for events in call if events.progress.step >= until)
@@ -54,7 +54,7 @@ def _wait_after_cancel(stub: group_pb2_grpc.WorkerGroupStub, model: str, seed: i
 
 
 def _done(stub: group_pb2_grpc.WorkerGroupStub, model: str, steps: int) -> images_pb2.GenerateResponse:
-    events = list(stub.Execute(request(model, steps=steps, width=96), timeout=600))
+    events = list(stub.ExecuteStream(request(model, steps=steps, width=96), timeout=600))
     return events[-1].done
 
 

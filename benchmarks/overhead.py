@@ -3,8 +3,7 @@
 python -m benchmarks.overhead [--seconds S] [--rounds N]
 
 Ours is two hops, the bare server one. Two relays (benchmarks.bare_relay) show what a second hop costs that does nothing
-at all: one before the bare server, one before our group, which puts its stream together into one answer. Rounds go
-through all of them, so that a busy machine slows all.
+at all: one before the bare server, one before our group. Rounds go through all of them: a busy machine slows all.
 """
 
 from __future__ import annotations

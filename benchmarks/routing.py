@@ -10,6 +10,7 @@ one central queue that knows everything at once; it serves in order, so that it 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import time
 import timeit
@@ -84,7 +85,8 @@ class Frontend:
 
     def arrive(self, request: Request) -> None:
         """Take a new request."""
-        ticket = Ticket(PARAMETERS[request.key], request.arrived + DEADLINE_SECONDS, MODEL, arrived=request.arrived)
+        deadline = request.arrived + DEADLINE_SECONDS
+        ticket = Ticket(PARAMETERS[request.key], deadline, MODEL, request_id=request.id, arrived=request.arrived)
         self._requests[ticket] = request
         self._wait(ticket)
 
@@ -111,11 +113,8 @@ class Frontend:
                 able = [group for group in able if group.load.room > 0]
 
     def _send(self, ticket: Ticket, group: KnownGroup) -> None:
-        request, sent, ended = self._requests[ticket], group.load.send(ticket.parameters), self._requests[ticket].ended
+        request, sent, ended = self._requests[ticket], group.load.send(ticket), self._requests[ticket].ended
         clock, delay = self._clock, self._delay_seconds
-
-        def accept() -> None:
-            sent.accepted = True
 
         def refuse() -> None:
             group.load.forget(sent)
@@ -127,9 +126,7 @@ class Frontend:
             del self._requests[ticket]
             clock.after(delay, lambda: group.load.forget(sent))
 
-        attempt = Request(
-            request.key, request.arrived, lambda: clock.after(delay, accept), lambda: clock.after(delay, refuse), end
-        )
+        attempt = Request(request.key, request.arrived, request.id, lambda: clock.after(delay, refuse), end)
         clock.after(delay, lambda: self._groups[int(group.address)].put(attempt))
 
 
@@ -233,9 +230,10 @@ POLICIES: dict[str, Callable[[Scene], Result]] = {
 def _play(scene: Scene, clock: Clock, groups: Sequence[Group], arrive: Callable[[Request, int], None]) -> Result:
     """Have the scene's requests arrive, and wait until all have ended."""
     seconds: list[float] = []
+    ids = map(str, itertools.count())
 
     def begin(key: Key, frontend: int) -> None:
-        request = Request(key, clock.now)
+        request = Request(key, clock.now, next(ids))
         request.ended = lambda: seconds.append(clock.now - request.arrived)
         arrive(request, frontend)
 

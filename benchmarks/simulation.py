@@ -82,8 +82,7 @@ class Request:
 
     key: Key
     arrived: float
-    accepted: Callable[[], None] = lambda: None
-    """Called when the group has it."""
+    id: str = ""
     refused: Callable[[], None] = lambda: None
     ended: Callable[[], None] = lambda: None
 
@@ -164,7 +163,6 @@ class Group:
             request.refused()
             return
         self._waiting.append(request)
-        request.accepted()
         if not self._computing:
             self._start()
         self._changed()
@@ -177,6 +175,8 @@ class Group:
         backlog = sum(self._seconds(key, images) for key, images in waiting.items())
         status.backlog_seconds = backlog + (self._batch_ends - self._clock.now if self._computing else 0.0)
         status.in_flight = len(self._waiting) + len(self._computing)
+        status.waiting[:] = [request.id for request in self._waiting]
+        status.computing[:] = [request.id for request in self._computing]
         for key, images in waiting.items():
             status.waiting_images.add(width=key.pixels, height=key.pixels, steps=key.steps, images=images)
         status.free_slots = max(0, (self._room or 0) - len(self._waiting))

@@ -65,7 +65,8 @@ class TimedRunner:
     ) -> BatchResult:
         began = time.monotonic()
         for step in range(1, batch.steps + 1):
-            time.sleep(max(0.0, began + step * self.step_seconds - time.monotonic()))
+            if (left := began + step * self.step_seconds - time.monotonic()) > 0:
+                time.sleep(left)
             if boundary.agree(SUCCEEDED) != group_pb2.VERDICT_CONTINUE:
                 raise BatchAborted(None)
             on_step(step)

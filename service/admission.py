@@ -23,6 +23,8 @@ class Ticket:
     model: str
     revision: str | None = None
     """Which revision of the model; None for any."""
+    request_id: str = ""
+    """As its caller knows it."""
     shunned: set[tuple[str, int]] = field(default_factory=set)
     """Address and epoch of groups that broke with the request in flight."""
     arrived: float = field(default_factory=time.monotonic)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 from pixelpod.server.errors import LikelyCause, Overloaded, RequestError, Unavailable
 from pixelpod.server.events import Event, Events, split
@@ -46,14 +46,22 @@ class Attempts:
         self._metrics = metrics
         self._relayed: list[memoryview] = []
         """Image chunks that the caller got. Another group must send the same before it can go on."""
-        self._computing = False
         self._losses = 0
         self._losses_computing = 0
         self._loss: RequestError | None = None
         """The last one."""
-        self._began = time.monotonic()
-        self.waited_seconds = 0.0
-        """From the beginning until the request was last sent to a group."""
+
+    async def answer(self, limit_bytes: int) -> bytes:
+        """Return the group's answer, an encoded GenerateResponse of at most `limit_bytes`.
+
+        Raises:
+            RequestError: that ends the request.
+        """
+        self._execution.answer_limit_bytes = limit_bytes
+        while True:
+            place = await self._find_place()
+            with self._another_follows(place):
+                return await place.group.execute(self._execution, self._ticket.deadline - time.monotonic())
 
     async def events(self) -> Events:
         """Yield the group's events: progress, image chunks and done. Closing the iterator stops the computation.
@@ -63,29 +71,28 @@ class Attempts:
         """
         while True:
             place = await self._find_place()
-            self.waited_seconds = time.monotonic() - self._began
-            try:
+            with self._another_follows(place):
                 async with aclosing(self._run(place)) as events:
                     async for event in events:
                         yield event
                 return
-            except (Unavailable, Overloaded) as error:
-                self._go_on_after(error, place)
-            self._dispatcher.wait_again(self._ticket)
 
     async def _find_place(self) -> Place:
         """Wait for a place; if there is none for a request that lost its group, that loss is what ends it."""
         try:
-            return await self._dispatcher.place(self._ticket)
+            place = await self._dispatcher.place(self._ticket)
         except Unavailable as error:
             raise self._loss or error from None
+        timings = self._execution.timings
+        timings.queue_seconds = timings.total_seconds = time.monotonic() - self._ticket.arrived
+        return place
 
     async def _run(self, place: Place) -> AsyncGenerator[Event, None]:
         """Yield what one group sends, without what the caller has already."""
-        self._computing, repeated = False, iter(tuple(self._relayed))
-        async with aclosing(place.group.execute(self._execution, self._ticket.deadline - time.monotonic())) as messages:
+        repeated = iter(tuple(self._relayed))
+        seconds_left = self._ticket.deadline - time.monotonic()
+        async with aclosing(place.group.execute_stream(self._execution, seconds_left)) as messages:
             async for message in messages:
-                place.sent.accepted = True
                 for event in split(message):
                     if isinstance(event, memoryview):
                         known = next(repeated, None)
@@ -94,17 +101,23 @@ class Attempts:
                             yield event
                         elif known != event:
                             raise _another_image(place)
-                    elif event.HasField("progress"):
-                        self._computing = True
-                        if event.progress.step > 0:
-                            yield event
-                    elif event.HasField("done"):
+                    else:
                         yield event
-                        return
+                        if event.HasField("done"):
+                            return
         raise place.group.lost()
 
+    @contextmanager
+    def _another_follows(self, place: Place) -> Iterator[None]:
+        """Have the request wait for another place after a group that did not compute it; raise what else ends it."""
+        try:
+            yield
+        except (Unavailable, Overloaded) as error:
+            self._go_on_after(error, place)
+            self._dispatcher.wait_again(self._ticket)
+
     def _go_on_after(self, error: RequestError, place: Place) -> None:
-        """Have the request wait for another place after `error`, or raise what ends it."""
+        """Note why another group follows, or raise `error`."""
         if error.reason in REFUSED:
             place.group.load.refuse()
         elif error.reason in LOST:
@@ -121,14 +134,14 @@ class Attempts:
         """Note that a group broke with the request in flight; raise what ends it if that was the second one."""
         self._losses += 1
         self._loss = error
-        self._losses_computing += self._computing
+        self._losses_computing += place.sent.computes
         if self._losses == GROUPS_LOST:
             if self._losses_computing == GROUPS_LOST:
                 raise _likely_cause() from error
             raise error
         self._ticket.shunned.add((place.group.address, place.epoch))
         # If it was the cause, only itself is to suffer the next time.
-        self._execution.alone = self._computing
+        self._execution.alone = place.sent.computes
 
 
 def _another_image(place: Place) -> Unavailable:

@@ -162,7 +162,7 @@ class Dispatcher:
         self._forget_desertion(ticket)
         waiting = self._waiting[ticket]
         if not waiting.done():  # else its caller is just about to leave
-            waiting.set_result(Place(group, group.epoch, group.load.send(ticket.parameters)))
+            waiting.set_result(Place(group, group.epoch, group.load.send(ticket)))
 
     def _leave(self, ticket: Ticket) -> None:
         """Forget a request, however it ended."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 
+from pixelpod.server.answer import timings_of
 from pixelpod.server.callers import current_caller
 from pixelpod.server.errors import DeadlinePassed
 from pixelpod.server.events import Events
@@ -14,15 +16,25 @@ from service.admission import Ticket
 from service.attempts import Attempts
 from service.caller_limits import CallerLimits
 from service.dispatcher import Dispatcher
+from service.forecast import Forecast
 from service.groups import Groups
 from service.metrics import FrontendMetrics
 from service.records import RequestRecord
 from service.revisions import choose_revision
 from service.router import ready_groups
-from service.validation import ResolvedRequest, resolve_request, resolve_request_id
+from service.validation import resolve_request, resolve_request_id
 
 LEAST_SECONDS = 0.01
 """No image is made in less: a request with less time left is not sent to a group."""
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    """A request in its model's queue."""
+
+    ticket: Ticket
+    expected: Forecast
+    attempts: Attempts
 
 
 class Generation:
@@ -50,11 +62,43 @@ class Generation:
         self._revision_weights = revision_weights
         self._limits = limits
 
+    async def answer(self, request: images_pb2.GenerateRequest, record: RequestRecord, limit_bytes: int) -> bytes:
+        """Return the answer to `request`, an encoded GenerateResponse of at most `limit_bytes`, as a group made it.
+
+        Raises:
+            RequestError: that ends the request.
+        """
+        with self._admitted(request, record) as admitted:
+            answer = await admitted.attempts.answer(limit_bytes)
+            record.queue_seconds = timings_of(answer).queue_seconds
+            return answer
+
     async def events(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> Events:
         """Yield the events that answer `request`: accepted, then what groups send, then done.
 
-        Closing the iterator stops the computation. `record` sets the request's time and takes down what becomes known.
-        The current caller must be within its limits.
+        Closing the iterator stops the computation.
+
+        Raises:
+            RequestError: that ends the request.
+        """
+        with self._admitted(request, record) as admitted:
+            accepted = images_pb2.Accepted(
+                request_id=record.request_id,
+                position=self._dispatcher.ahead(admitted.ticket),
+                predicted_seconds=admitted.expected.finish_seconds,
+            )
+            yield images_pb2.GenerateEvent(accepted=accepted)
+            async with aclosing(admitted.attempts.events()) as events:
+                async for event in events:
+                    if isinstance(event, images_pb2.GenerateEvent) and event.HasField("done"):
+                        record.queue_seconds = event.done.timings.queue_seconds
+                    yield event
+
+    @contextmanager
+    def _admitted(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> Iterator[_Admitted]:
+        """Let a valid request into its model's queue, for as long as this lasts.
+
+        `record` sets its time and takes down what becomes known. The current caller must be within its limits.
 
         Raises:
             RequestError: that ends the request.
@@ -67,25 +111,19 @@ class Generation:
         if record.remaining_seconds < LEAST_SECONDS:
             raise record.out_of_time()
         deadline = time.monotonic() + record.remaining_seconds
-        ticket = Ticket(resolved.parameters, deadline, model.name, revision)
+        ticket = Ticket(resolved.parameters, deadline, model.name, revision, record.request_id)
         execution = group_pb2.ExecuteRequest(
-            request_id=record.request_id, model=model.name, prompt=request.prompt, parameters=resolved.parameters
+            request_id=record.request_id,
+            model=model.name,
+            prompt=request.prompt,
+            parameters=resolved.parameters,
+            warnings=resolved.warnings,
         )
         with self._dispatcher.admitted(ticket) as expected:
             self._limits.take_images(current_caller(), resolved.parameters.num_images)
-            accepted = images_pb2.Accepted(
-                request_id=record.request_id,
-                position=self._dispatcher.ahead(ticket),
-                predicted_seconds=expected.finish_seconds,
-            )
-            yield images_pb2.GenerateEvent(accepted=accepted)
             attempts = Attempts(execution, ticket, self._dispatcher, self._metrics)
             try:
-                async with aclosing(attempts.events()) as events:
-                    async for event in events:
-                        if isinstance(event, images_pb2.GenerateEvent) and event.HasField("done"):
-                            _complete(event.done, execution, resolved, attempts.waited_seconds, record)
-                        yield event
+                yield _Admitted(ticket, expected, attempts)
             except DeadlinePassed as error:
                 raise (error if record.remaining_seconds > 0 else record.out_of_time()) from error
 
@@ -99,22 +137,3 @@ class Generation:
             return model
         of_revision = (group.model for group in self._groups if group.serves(model.name) and group.revision == revision)
         return next((published for published in of_revision if published is not None), model)
-
-
-def _complete(
-    done: images_pb2.GenerateResponse,
-    execution: group_pb2.ExecuteRequest,
-    resolved: ResolvedRequest,
-    waited_seconds: float,
-    record: RequestRecord,
-) -> None:
-    """Add the frontend's part to the group's closing message: parameters, warnings and the whole times."""
-    done.request_id = execution.request_id
-    done.model = execution.model
-    done.parameters.CopyFrom(resolved.parameters)
-    group_warnings = list(done.warnings)
-    del done.warnings[:]
-    done.warnings.extend([*resolved.warnings, *group_warnings])
-    done.timings.queue_seconds += waited_seconds
-    done.timings.total_seconds = record.elapsed_seconds
-    record.queue_seconds = done.timings.queue_seconds

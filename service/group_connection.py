@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -19,14 +20,16 @@ from service.patience import within
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 2
+CONTRACT_VERSION = 3
 """The version of group.proto that this frontend speaks."""
 
 FIRST_PAUSE_SECONDS = 0.05
 LAST_PAUSE_SECONDS = 1.0
 """Pauses between attempts to watch a group, doubling from the first to the last."""
 
-ExecuteCall: TypeAlias = grpc.aio.UnaryStreamCall[group_pb2.ExecuteRequest, bytes]
+Call: TypeAlias = (
+    grpc.aio.UnaryUnaryCall[group_pb2.ExecuteRequest, bytes] | grpc.aio.UnaryStreamCall[group_pb2.ExecuteRequest, bytes]
+)
 
 Incarnation: TypeAlias = tuple[str, int]
 """A group's name and epoch: one life of one group, whatever the address."""
@@ -49,6 +52,11 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),  # groups are in the same deployment; image bytes must not detour
+    # An image comes as one piece: nobody waits for the window to grow, and few frames are taken apart.
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
+    ("grpc.http2.max_frame_size", 4 * 1024 * 1024),
+    # The group is told how large an answer may be.
+    ("grpc.max_receive_message_length", -1),
 )
 
 
@@ -103,11 +111,11 @@ class GroupConnection:
         self._silent_seconds = silent_seconds
         self._on_change = on_change
         self._on_status = on_status
-        self._calls: set[ExecuteCall] = set()
+        self._calls: set[Call] = set()
         self._unused = asyncio.Event()
         """Set while there are no calls."""
         self._unused.set()
-        self._cut: dict[ExecuteCall, Unavailable] = {}
+        self._cut: dict[Call, Unavailable] = {}
         """Calls that we cancelled although their callers still wait, and what these are told."""
         self._access = access
         self._connect()
@@ -117,9 +125,13 @@ class GroupConnection:
         self._credentials = self._access.credentials
         self._channel = self._access.open_channel(self.address, CHANNEL_OPTIONS)
         self._watch_status = group_pb2_grpc.WorkerGroupStub(self._channel).WatchStatus
-        # Events come as they are on the wire: image chunks pass through without being parsed.
-        self._execute: grpc.aio.UnaryStreamMultiCallable[group_pb2.ExecuteRequest, bytes] = self._channel.unary_stream(
-            "/pixelpod.v1.WorkerGroup/Execute", request_serializer=group_pb2.ExecuteRequest.SerializeToString
+        # Answers and events come as they are on the wire: images pass through without being parsed.
+        serialize = group_pb2.ExecuteRequest.SerializeToString
+        self._execute: grpc.aio.UnaryUnaryMultiCallable[group_pb2.ExecuteRequest, bytes] = self._channel.unary_unary(
+            "/pixelpod.v1.WorkerGroup/Execute", request_serializer=serialize
+        )
+        self._execute_stream: grpc.aio.UnaryStreamMultiCallable[group_pb2.ExecuteRequest, bytes] = (
+            self._channel.unary_stream("/pixelpod.v1.WorkerGroup/ExecuteStream", request_serializer=serialize)
         )
 
     @property
@@ -186,20 +198,35 @@ class GroupConnection:
         """Give up the connection."""
         await self._channel.close()
 
-    async def execute(self, request: group_pb2.ExecuteRequest, timeout_seconds: float) -> AsyncGenerator[bytes, None]:
-        """Compute `request` on the group and yield its events as they come: encoded ExecuteEvents.
-
-        Closing the iterator cancels the computation.
+    async def execute(self, request: group_pb2.ExecuteRequest, timeout_seconds: float) -> bytes:
+        """Compute `request` on the group and return the whole answer: an encoded GenerateResponse.
 
         Raises:
             RequestError: as the group ended the request; `Unavailable` if the group was lost.
         """
         call = self._execute(request, timeout=timeout_seconds, metadata=self._access.metadata)
+        with self._in_flight(call):
+            return await call
+
+    async def execute_stream(
+        self, request: group_pb2.ExecuteRequest, timeout_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Compute `request` on the group and yield its events as they come: encoded ExecuteEvents.
+
+        Closing the iterator cancels the computation. Errors as of `execute`.
+        """
+        call = self._execute_stream(request, timeout=timeout_seconds, metadata=self._access.metadata)
+        with self._in_flight(call):
+            async for message in call:
+                yield message
+
+    @contextmanager
+    def _in_flight(self, call: Call) -> Iterator[None]:
+        """Count a call while it runs, and raise what ended it."""
         self._calls.add(call)
         self._unused.clear()
         try:
-            async for message in call:
-                yield message
+            yield
         except grpc.aio.AioRpcError as error:
             ended = from_call(error)
             # What a group thinks of this frontend's own token is not the caller's fault.

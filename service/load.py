@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pixelpod.v1 import group_pb2, images_pb2
+from pixelpod.v1 import group_pb2
 from service.admission import Ticket
 from service.batch_key import BatchKey
 from service.durations import Durations
@@ -17,12 +17,15 @@ from service.durations import Durations
 class Sent:
     """A request that was sent to the group."""
 
+    request_id: str
     key: BatchKey
     images: int
     share_seconds: float
     """Of the device."""
     accepted: bool = False
-    """Whether the group said that it has the request: statuses from then on count it."""
+    """Whether a status told of the request: they count it from then on."""
+    computes: bool = False
+    """Whether a status told that computing it began, or comes next."""
 
 
 class GroupLoad:
@@ -47,7 +50,7 @@ class GroupLoad:
         self._waiting_images: Counter[BatchKey] = Counter()
         """What the group reported to wait, and what was sent since."""
         self._sent: dict[Sent, None] = {}
-        """In the order of sending."""
+        """All that did not end yet, in the order of sending."""
         self._sent_seconds = 0.0
         self._refuses = False
 
@@ -61,7 +64,8 @@ class GroupLoad:
             {BatchKey.of_waiting(waiting): waiting.images for waiting in status.waiting_images}
         )
         self._refuses = False
-        self._sent = {sent: None for sent in self._sent if not sent.accepted}
+        if self._sent:
+            self._recognize(frozenset(status.waiting), frozenset(status.computing))
         self._count()
 
     def lose(self) -> None:
@@ -73,9 +77,11 @@ class GroupLoad:
         self._refuses = True
         self._count()
 
-    def send(self, parameters: images_pb2.ResolvedParameters) -> Sent:
+    def send(self, ticket: Ticket) -> Sent:
         """Count a request as sent there, until `forget` or a status that counts it."""
-        sent = Sent(BatchKey.of(parameters), parameters.num_images, self.durations.share_seconds(parameters))
+        parameters = ticket.parameters
+        share_seconds = self.durations.share_seconds(parameters)
+        sent = Sent(ticket.request_id, ticket.batch_key, parameters.num_images, share_seconds)
         self._sent[sent] = None
         self._count()
         return sent
@@ -100,13 +106,20 @@ class GroupLoad:
             return 0.0
         return self.durations.own_seconds(ticket.parameters)
 
+    def _recognize(self, waiting: Collection[str], computing: Collection[str]) -> None:
+        """Note which of the requests sent there a status tells of."""
+        for sent in self._sent:
+            sent.computes = sent.computes or sent.request_id in computing
+            sent.accepted = sent.accepted or sent.computes or sent.request_id in waiting
+
     def _count(self) -> None:
         """Work out what only changes with a status or what is sent: routers look at it far more often."""
-        images = sum(sent.images for sent in self._sent)
+        on_the_way = [sent for sent in self._sent if not sent.accepted]
+        images = sum(sent.images for sent in on_the_way)
         self.room = 0 if self._refuses else self.status.free_slots - images
-        self.requests_ahead = self.status.in_flight + len(self._sent)
-        self._sent_seconds = sum(sent.share_seconds for sent in self._sent)
+        self.requests_ahead = self.status.in_flight + len(on_the_way)
+        self._sent_seconds = sum(sent.share_seconds for sent in on_the_way)
         self._waiting_images = self._reported_images.copy()
         if self.status.backlog_seconds > 0:  # else the device is free, and what comes does not wait for mates
-            for sent in self._sent:
+            for sent in on_the_way:
                 self._waiting_images[sent.key] += sent.images

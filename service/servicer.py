@@ -43,6 +43,7 @@ class ImageGeneration:
         self._metrics = metrics
         self._settings = settings
         self._limits = limits
+        self._generation = generation
         self._answers = Answers(generation.events, metrics, settings.answer_kept_seconds, settings.answers_kept_bytes)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -66,8 +67,11 @@ class ImageGeneration:
         with self._running(context) as record:
             if request.HasField("resume_from"):
                 raise InvalidRequest("resume_from", "Generate answers as a whole: call GenerateStream, or leave it out")
+            limit_bytes = self._settings.unary_response_limit_bytes
+            if not request.request_id:  # an id drawn here is never repeated: there is nothing to share or to keep
+                return await self._generation.answer(request, record, limit_bytes)
             async with aclosing(self._answers.events(current_caller().name, request, record)) as events:
-                return await collect(events, self._settings.unary_response_limit_bytes)
+                return await collect(events, limit_bytes)
 
     async def generate_stream(self, request: images_pb2.GenerateRequest, context: Context) -> Events:
         """Answer with events, as they come."""

@@ -48,10 +48,16 @@ class Deliveries:
     def begin(self, request: AcceptedRequest) -> Delivery:
         """Return the delivery of a request whose first batch begins now."""
         message = request.message
-        answer = images_pb2.GenerateResponse(request_id=message.request_id, parameters=message.parameters)
+        answer = images_pb2.GenerateResponse(
+            request_id=message.request_id,
+            parameters=message.parameters,
+            warnings=message.warnings,
+            timings=message.timings,
+        )
         answer.MergeFrom(self._identity)
-        answer.timings.queue_seconds = time.monotonic() - request.arrived
-        self._metrics.queue_seconds.observe(answer.timings.queue_seconds)
+        queue_seconds = time.monotonic() - request.arrived
+        answer.timings.queue_seconds += queue_seconds
+        self._metrics.queue_seconds.observe(queue_seconds)
         return Delivery(request, answer, self._pool, self._metrics, self._encode)
 
 
@@ -123,7 +129,7 @@ class Delivery:
                 size_bytes=len(image.data),
             )
         if len(answer.images) == len(seeds):
-            answer.timings.total_seconds = time.monotonic() - self._request.arrived
+            answer.timings.total_seconds += time.monotonic() - self._request.arrived
             self._request.end(answer)
 
     def _text(self, index: int) -> dict[str, str]:

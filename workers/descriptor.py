@@ -5,7 +5,7 @@ from __future__ import annotations
 from pixelpod.v1 import images_pb2
 from workers.model_file import Limits, ModelFile
 
-CONTRACT_VERSION = 2
+CONTRACT_VERSION = 3
 """The version of pixelpod/v1/group.proto that this group speaks."""
 
 

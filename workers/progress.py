@@ -34,8 +34,6 @@ class Progress:
         now = self._estimates.batch(batch.width, batch.height, batch.batch_size).total(batch.steps)
         self._request.batch_seconds_left = now
         self._began = time.monotonic()
-        if self._done == 0:
-            self._request.post_progress(0, self._later_steps + self._request.key.steps)
 
     def step_done(self, step: int) -> None:
         """Note that the batch has done this step, counted from 1, and tell the caller."""

@@ -27,9 +27,7 @@ class Load:
     """How busy the group is."""
 
     waiting: int
-    """Requests that no batch was made of yet."""
-    ahead: int
-    """Requests that are not computed yet: those that wait and those that compute."""
+    """Requests with images that no batch was made of yet."""
     in_flight: int
     """Requests accepted and not yet ended."""
     free_slots: int
@@ -72,30 +70,22 @@ class RequestQueue:
         """Have `callback` called, on whichever thread, after every change of the load."""
         self._on_change = callback
 
-    def put(self, request: AcceptedRequest) -> Load:
-        """Accept `request`, and return the load before it.
+    def put(self, request: AcceptedRequest) -> None:
+        """Accept `request`.
 
         Raises:
             Overloaded: if there is no room.
             Unavailable: if the queue was closed.
         """
         with self._changed:
-            load = self._load()
             if self._closed:
                 raise Unavailable("the group is draining", reason="GROUP_DRAINING")
-            if load.free_slots == 0:
-                raise Overloaded(
-                    f"the group's queue is full: {self._waiting_images()} images wait "
-                    f"(queue_limit {self._queue_limit}), {load.in_flight} requests are in flight "
-                    f"(in_flight_limit {self._in_flight_limit})",
-                    reason="QUEUE_FULL",
-                    retry_after_seconds=max(_LEAST_RETRY_SECONDS, load.backlog_seconds / load.in_flight),
-                )
+            if self._free_slots() == 0:
+                raise self._full()
             self._waiting.append(request)
             self._in_flight.append(request)
             self._changed.notify_all()
         self._on_change()
-        return load
 
     def take(self, timeout_seconds: float) -> list[RequestedImage]:
         """Return the images of the next batch: all of one key, and at most as many as the largest batch holds.
@@ -165,22 +155,35 @@ class RequestQueue:
     def load(self) -> Load:
         """Return the load now."""
         with self._changed:
-            return self._load()
+            return Load(len(self._waiting), len(self._in_flight), self._free_slots(), self._backlog_seconds())
 
     def images_by_key(self) -> Counter[BatchKey]:
         """Return how many images wait, by what can be computed together."""
         with self._changed:
             return self._images_by_key()
 
-    def _load(self) -> Load:
-        waiting, in_flight = len(self._waiting), len(self._in_flight)
-        room = min(self._queue_limit - self._waiting_images(), self._in_flight_limit - in_flight)
-        return Load(
-            waiting=waiting,
-            ahead=len({*map(id, self._waiting), *map(id, self._computing)}),
-            in_flight=in_flight,
-            free_slots=0 if self._closed else max(0, room),
-            backlog_seconds=self._backlog_seconds(),
+    def ids(self) -> tuple[list[str], list[str]]:
+        """Return the ids of the requests in flight that wait behind others, and those of all others in flight."""
+        with self._changed:
+            next_ones = set() if self._computing else set(_requests_of(self._next_images()))
+            behind = {request for request in self._waiting if not request.taken} - next_ones
+            waiting: list[str] = []
+            computing: list[str] = []
+            for request in self._in_flight:
+                (waiting if request in behind else computing).append(request.message.request_id)
+            return waiting, computing
+
+    def _free_slots(self) -> int:
+        room = min(self._queue_limit - self._waiting_images(), self._in_flight_limit - len(self._in_flight))
+        return 0 if self._closed else max(0, room)
+
+    def _full(self) -> Overloaded:
+        in_flight = len(self._in_flight)
+        return Overloaded(
+            f"the group's queue is full: {self._waiting_images()} images wait (queue_limit {self._queue_limit}), "
+            f"{in_flight} requests are in flight (in_flight_limit {self._in_flight_limit})",
+            reason="QUEUE_FULL",
+            retry_after_seconds=max(_LEAST_RETRY_SECONDS, self._backlog_seconds() / in_flight),
         )
 
     def _waiting_images(self) -> int:

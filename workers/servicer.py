@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -18,9 +18,13 @@ from workers.model_file import ModelFile
 from workers.queue import RequestQueue
 from workers.request import AcceptedRequest
 from workers.status import StatusBoard
-from workers.validation import check_request, check_warm
+from workers.streamed_request import StreamedRequest
+from workers.validation import check_request, not_warm
+from workers.whole_request import WholeRequest
 
 SERVICE = group_pb2.DESCRIPTOR.services_by_name["WorkerGroup"].full_name
+
+Kind = TypeVar("Kind", WholeRequest, StreamedRequest)
 
 STATUS_SECONDS = 0.5
 """WatchStatus sends at least this often."""
@@ -53,20 +57,13 @@ class WorkerGroup:
         self._news = asyncio.Condition()
         self._watches_ended = False
 
-    async def execute(self, request: group_pb2.ExecuteRequest, context: Any) -> AsyncIterator[bytes]:
-        """See the contract. Every call that comes this far is counted once, with the code it ends with."""
-        arrived = time.monotonic()
-        context.add_done_callback(lambda _: self._metrics.request_ended(_code(context), time.monotonic() - arrived))
-        current_caller().check_model(self._model.name)
-        if self._status.state != group_pb2.GROUP_STATE_READY:
-            reason = self._status.snapshot().reason
-            raise Unavailable(f"the group is not ready: {reason}", reason="GROUP_NOT_READY", retry_after_seconds=1.0)
-        accepted = self._accept(request, context.time_remaining())
-        load = self._queue.put(accepted)
-        # Called however the call ends: also when its caller leaves while a chunk is on its way.
-        context.add_done_callback(lambda _: self._leave(accepted))
-        accepted.tell_accepted(load.ahead, load.backlog_seconds + accepted.seconds_left)
-        async for message in accepted.messages():
+    async def execute(self, request: group_pb2.ExecuteRequest, context: Any) -> bytes:
+        """See the contract."""
+        return await self._enter(WholeRequest, request, context).answer()
+
+    async def execute_stream(self, request: group_pb2.ExecuteRequest, context: Any) -> AsyncIterator[bytes]:
+        """See the contract."""
+        async for message in self._enter(StreamedRequest, request, context).messages():
             yield message
 
     async def watch_status(
@@ -85,8 +82,12 @@ class WorkerGroup:
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service. The generated registration would encode every answer; here they are already."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Execute": grpc.unary_stream_rpc_method_handler(
+            "Execute": grpc.unary_unary_rpc_method_handler(
                 self.execute,
+                request_deserializer=group_pb2.ExecuteRequest.FromString,
+            ),
+            "ExecuteStream": grpc.unary_stream_rpc_method_handler(
+                self.execute_stream,
                 request_deserializer=group_pb2.ExecuteRequest.FromString,
             ),
             "WatchStatus": grpc.unary_stream_rpc_method_handler(
@@ -107,15 +108,33 @@ class WorkerGroup:
         self._watches_ended = True
         await self.wake_watches()
 
-    def _accept(self, request: group_pb2.ExecuteRequest, seconds_left: float | None) -> AcceptedRequest:
+    def _enter(self, kind: type[Kind], request: group_pb2.ExecuteRequest, context: Any) -> Kind:
+        """Return a request that is in the queue until its call ends, however that is.
+
+        Every call that comes this far is counted once, with the code it ends with.
+        """
+        arrived = time.monotonic()
+        context.add_done_callback(lambda _: self._metrics.request_ended(_code(context), time.monotonic() - arrived))
+        accepted = self._accept(kind, request, context.time_remaining())
+        self._queue.put(accepted)
+        # Not when the handler ends: a caller may leave while a chunk is on its way.
+        context.add_done_callback(lambda _: self._leave(accepted))
+        return accepted
+
+    def _accept(self, kind: type[Kind], request: group_pb2.ExecuteRequest, seconds_left: float | None) -> Kind:
         """Return a valid request, with the caller's deadline or the group's own, whichever is nearer."""
+        current_caller().check_model(self._model.name)
+        if self._status.state != group_pb2.GROUP_STATE_READY:
+            reason = self._status.snapshot().reason
+            raise Unavailable(f"the group is not ready: {reason}", reason="GROUP_NOT_READY", retry_after_seconds=1.0)
         bucket = check_request(request, self._model)
-        check_warm(self._status.bucket(bucket.width, bucket.height))
+        if not self._status.warm(bucket.width, bucket.height):
+            raise not_warm(bucket)
         seconds_left = (
             self._max_request_seconds if seconds_left is None else min(seconds_left, self._max_request_seconds)
         )
         key = BatchKey.of(request, bucket)
-        return AcceptedRequest(
+        return kind(
             request,
             key,
             deadline=time.monotonic() + seconds_left,

@@ -73,12 +73,10 @@ class StatusBoard:
         """Where the group is in its life."""
         return self._status.state
 
-    def bucket(self, width: int, height: int) -> images_pb2.Bucket:
-        """Return a copy of the published bucket of this size in pixels, which must be one of the model's."""
-        bucket = images_pb2.Bucket()
+    def warm(self, width: int, height: int) -> bool:
+        """Return whether the bucket of this size in pixels, one of the model's, is warm."""
         with self._lock:
-            bucket.CopyFrom(self._bucket(width, height))
-        return bucket
+            return self._bucket(width, height).warm
 
     def snapshot(self) -> group_pb2.GroupStatus:
         """Return a copy of the status with the load of this moment."""
@@ -87,6 +85,7 @@ class StatusBoard:
             status.CopyFrom(self._status)
         status.backlog_seconds = load.backlog_seconds
         status.in_flight = load.in_flight
+        status.waiting[:], status.computing[:] = self._queue.ids()
         status.batch_seconds.extend(self._queue.estimates.measured())
         status.waiting_images.extend(
             group_pb2.WaitingImages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pixelpod.server.errors import InvalidRequest, Unavailable, UnknownModel
-from pixelpod.v1 import group_pb2, images_pb2
+from pixelpod.v1 import group_pb2
 from workers.model_file import Bucket, ModelFile
 
 
@@ -39,18 +39,12 @@ def check_request(request: group_pb2.ExecuteRequest, model: ModelFile) -> Bucket
     return bucket
 
 
-def check_warm(bucket: images_pb2.Bucket) -> None:
-    """Refuse a bucket that the group serves without, because its warm-up failed.
-
-    Raises:
-        Unavailable: if it is not warm; another group may have it.
-    """
-    if not bucket.warm:
-        size = f"{bucket.width}x{bucket.height}"
-        raise Unavailable(
-            f"{size} is not served by this group, whose warm-up of it failed; ask for another size",
-            reason="BUCKET_NOT_WARM",
-        )
+def not_warm(bucket: Bucket) -> Unavailable:
+    """Return the error of a bucket that the group serves without, because its warm-up failed. Another may have it."""
+    return Unavailable(
+        f"{bucket.width}x{bucket.height} is not served by this group, whose warm-up of it failed; ask for another size",
+        reason="BUCKET_NOT_WARM",
+    )
 
 
 def _refuse_choice(field: str, value: int, served: Sequence[int]) -> None:

@@ -25,41 +25,41 @@ _sym_db = _symbol_database.Default()
 from pixelpod.v1 import images_pb2 as pixelpod_dot_v1_dot_images__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pixelpod/v1/group.proto\x12\x0bpixelpod.v1\x1a\x18pixelpod/v1/images.proto\"\x8d\x01\n\x0e\x45xecuteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06prompt\x18\x03 \x01(\t\x12\x33\n\nparameters\x18\x04 \x01(\x0b\x32\x1f.pixelpod.v1.ResolvedParameters\x12\r\n\x05\x61lone\x18\x10 \x01(\x08J\x04\x08\x05\x10\x10\"\xee\x01\n\rExecuteEvents\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x15.pixelpod.v1.AcceptedH\x00\x88\x01\x01\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x15.pixelpod.v1.ProgressH\x01\x88\x01\x01\x12,\n\x0bimage_chunk\x18\x03 \x03(\x0b\x32\x17.pixelpod.v1.ImageChunk\x12\x30\n\x04\x64one\x18\x04 \x01(\x0b\x32\x1d.pixelpod.v1.GenerateResponseH\x02\x88\x01\x01\x42\x0b\n\t_acceptedB\x0b\n\t_progressB\x07\n\x05_done\"\x14\n\x12WatchStatusRequest\"\xd5\x02\n\x0bGroupStatus\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.pixelpod.v1.GroupState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12!\n\x05model\x18\x05 \x01(\x0b\x32\x12.pixelpod.v1.Model\x12\x17\n\x0f\x62\x61\x63klog_seconds\x18\x06 \x01(\x01\x12\x12\n\nfree_slots\x18\x07 \x01(\r\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\r\n\x05ranks\x18\t \x01(\r\x12\x18\n\x10\x63ontract_version\x18\n \x01(\r\x12\x30\n\rbatch_seconds\x18\x0b \x03(\x0b\x32\x19.pixelpod.v1.BatchSeconds\x12\x32\n\x0ewaiting_images\x18\x0c \x03(\x0b\x32\x1a.pixelpod.v1.WaitingImages\"\x9b\x01\n\rWaitingImages\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\r\n\x05steps\x18\x03 \x01(\x05\x12\x16\n\x0eguidance_scale\x18\x04 \x01(\x01\x12\x1b\n\x13max_sequence_length\x18\x05 \x01(\x05\x12\x17\n\x0fnegative_prompt\x18\x06 \x01(\x08\x12\x0e\n\x06images\x18\x07 \x01(\x05\"o\n\x0c\x42\x61tchSeconds\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x16\n\x0e\x62\x65side_seconds\x18\x05 \x01(\x01\"\xd5\x01\n\x07\x43ommand\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.pixelpod.v1.HeartbeatH\x00\x12*\n\trun_batch\x18\x03 \x01(\x0b\x32\x15.pixelpod.v1.RunBatchH\x00\x12)\n\x08\x64\x65\x63ision\x18\x04 \x01(\x0b\x32\x15.pixelpod.v1.DecisionH\x00\x12)\n\x08shutdown\x18\x05 \x01(\x0b\x32\x15.pixelpod.v1.ShutdownH\x00\x42\t\n\x07\x63ommand\"\x0b\n\tHeartbeat\"\xa3\x01\n\x08RunBatch\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12\r\n\x05steps\x18\x04 \x01(\x05\x12\x16\n\x0eguidance_scale\x18\x05 \x01(\x01\x12\x1b\n\x13max_sequence_length\x18\x06 \x01(\x05\x12 \n\x05slots\x18\x07 \x03(\x0b\x32\x11.pixelpod.v1.Slot\"V\n\x04Slot\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x1c\n\x0fnegative_prompt\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x42\x12\n\x10_negative_prompt\"1\n\x08\x44\x65\x63ision\x12%\n\x07verdict\x18\x01 \x01(\x0e\x32\x14.pixelpod.v1.Verdict\"\n\n\x08Shutdown*\x8c\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13GROUP_STATE_LOADING\x10\x01\x12\x17\n\x13GROUP_STATE_WARMING\x10\x02\x12\x15\n\x11GROUP_STATE_READY\x10\x03\x12\x18\n\x14GROUP_STATE_DRAINING\x10\x04*K\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x14\n\x10VERDICT_CONTINUE\x10\x01\x12\x11\n\rVERDICT_ABORT\x10\x02\x32\x9f\x01\n\x0bWorkerGroup\x12\x44\n\x07\x45xecute\x12\x1b.pixelpod.v1.ExecuteRequest\x1a\x1a.pixelpod.v1.ExecuteEvents0\x01\x12J\n\x0bWatchStatus\x12\x1f.pixelpod.v1.WatchStatusRequest\x1a\x18.pixelpod.v1.GroupStatus0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pixelpod/v1/group.proto\x12\x0bpixelpod.v1\x1a\x18pixelpod/v1/images.proto\"\xf8\x01\n\x0e\x45xecuteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06prompt\x18\x03 \x01(\t\x12\x33\n\nparameters\x18\x04 \x01(\x0b\x32\x1f.pixelpod.v1.ResolvedParameters\x12\r\n\x05\x61lone\x18\x10 \x01(\x08\x12&\n\x08warnings\x18\x11 \x03(\x0b\x32\x14.pixelpod.v1.Warning\x12%\n\x07timings\x18\x12 \x01(\x0b\x32\x14.pixelpod.v1.Timings\x12\x1a\n\x12\x61nswer_limit_bytes\x18\x13 \x01(\x03J\x04\x08\x05\x10\x10\"\xb9\x01\n\rExecuteEvents\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x15.pixelpod.v1.ProgressH\x00\x88\x01\x01\x12,\n\x0bimage_chunk\x18\x03 \x03(\x0b\x32\x17.pixelpod.v1.ImageChunk\x12\x30\n\x04\x64one\x18\x04 \x01(\x0b\x32\x1d.pixelpod.v1.GenerateResponseH\x01\x88\x01\x01\x42\x0b\n\t_progressB\x07\n\x05_doneJ\x04\x08\x01\x10\x02\"\x14\n\x12WatchStatusRequest\"\xf9\x02\n\x0bGroupStatus\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.pixelpod.v1.GroupState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12!\n\x05model\x18\x05 \x01(\x0b\x32\x12.pixelpod.v1.Model\x12\x17\n\x0f\x62\x61\x63klog_seconds\x18\x06 \x01(\x01\x12\x12\n\nfree_slots\x18\x07 \x01(\r\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\r\n\x05ranks\x18\t \x01(\r\x12\x18\n\x10\x63ontract_version\x18\n \x01(\r\x12\x30\n\rbatch_seconds\x18\x0b \x03(\x0b\x32\x19.pixelpod.v1.BatchSeconds\x12\x32\n\x0ewaiting_images\x18\x0c \x03(\x0b\x32\x1a.pixelpod.v1.WaitingImages\x12\x0f\n\x07waiting\x18\r \x03(\t\x12\x11\n\tcomputing\x18\x0e \x03(\t\"\x9b\x01\n\rWaitingImages\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\r\n\x05steps\x18\x03 \x01(\x05\x12\x16\n\x0eguidance_scale\x18\x04 \x01(\x01\x12\x1b\n\x13max_sequence_length\x18\x05 \x01(\x05\x12\x17\n\x0fnegative_prompt\x18\x06 \x01(\x08\x12\x0e\n\x06images\x18\x07 \x01(\x05\"o\n\x0c\x42\x61tchSeconds\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x16\n\x0e\x62\x65side_seconds\x18\x05 \x01(\x01\"\xd5\x01\n\x07\x43ommand\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.pixelpod.v1.HeartbeatH\x00\x12*\n\trun_batch\x18\x03 \x01(\x0b\x32\x15.pixelpod.v1.RunBatchH\x00\x12)\n\x08\x64\x65\x63ision\x18\x04 \x01(\x0b\x32\x15.pixelpod.v1.DecisionH\x00\x12)\n\x08shutdown\x18\x05 \x01(\x0b\x32\x15.pixelpod.v1.ShutdownH\x00\x42\t\n\x07\x63ommand\"\x0b\n\tHeartbeat\"\xa3\x01\n\x08RunBatch\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12\r\n\x05steps\x18\x04 \x01(\x05\x12\x16\n\x0eguidance_scale\x18\x05 \x01(\x01\x12\x1b\n\x13max_sequence_length\x18\x06 \x01(\x05\x12 \n\x05slots\x18\x07 \x03(\x0b\x32\x11.pixelpod.v1.Slot\"V\n\x04Slot\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x1c\n\x0fnegative_prompt\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x42\x12\n\x10_negative_prompt\"1\n\x08\x44\x65\x63ision\x12%\n\x07verdict\x18\x01 \x01(\x0e\x32\x14.pixelpod.v1.Verdict\"\n\n\x08Shutdown*\x8c\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13GROUP_STATE_LOADING\x10\x01\x12\x17\n\x13GROUP_STATE_WARMING\x10\x02\x12\x15\n\x11GROUP_STATE_READY\x10\x03\x12\x18\n\x14GROUP_STATE_DRAINING\x10\x04*K\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x14\n\x10VERDICT_CONTINUE\x10\x01\x12\x11\n\rVERDICT_ABORT\x10\x02\x32\xec\x01\n\x0bWorkerGroup\x12\x45\n\x07\x45xecute\x12\x1b.pixelpod.v1.ExecuteRequest\x1a\x1d.pixelpod.v1.GenerateResponse\x12J\n\rExecuteStream\x12\x1b.pixelpod.v1.ExecuteRequest\x1a\x1a.pixelpod.v1.ExecuteEvents0\x01\x12J\n\x0bWatchStatus\x12\x1f.pixelpod.v1.WatchStatusRequest\x1a\x18.pixelpod.v1.GroupStatus0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pixelpod.v1.group_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GROUPSTATE']._serialized_start=1635
-  _globals['_GROUPSTATE']._serialized_end=1775
-  _globals['_VERDICT']._serialized_start=1777
-  _globals['_VERDICT']._serialized_end=1852
+  _globals['_GROUPSTATE']._serialized_start=1725
+  _globals['_GROUPSTATE']._serialized_end=1865
+  _globals['_VERDICT']._serialized_start=1867
+  _globals['_VERDICT']._serialized_end=1942
   _globals['_EXECUTEREQUEST']._serialized_start=67
-  _globals['_EXECUTEREQUEST']._serialized_end=208
-  _globals['_EXECUTEEVENTS']._serialized_start=211
-  _globals['_EXECUTEEVENTS']._serialized_end=449
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=451
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=471
-  _globals['_GROUPSTATUS']._serialized_start=474
-  _globals['_GROUPSTATUS']._serialized_end=815
-  _globals['_WAITINGIMAGES']._serialized_start=818
-  _globals['_WAITINGIMAGES']._serialized_end=973
-  _globals['_BATCHSECONDS']._serialized_start=975
-  _globals['_BATCHSECONDS']._serialized_end=1086
-  _globals['_COMMAND']._serialized_start=1089
-  _globals['_COMMAND']._serialized_end=1302
-  _globals['_HEARTBEAT']._serialized_start=1304
-  _globals['_HEARTBEAT']._serialized_end=1315
-  _globals['_RUNBATCH']._serialized_start=1318
-  _globals['_RUNBATCH']._serialized_end=1481
-  _globals['_SLOT']._serialized_start=1483
-  _globals['_SLOT']._serialized_end=1569
-  _globals['_DECISION']._serialized_start=1571
-  _globals['_DECISION']._serialized_end=1620
-  _globals['_SHUTDOWN']._serialized_start=1622
-  _globals['_SHUTDOWN']._serialized_end=1632
-  _globals['_WORKERGROUP']._serialized_start=1855
-  _globals['_WORKERGROUP']._serialized_end=2014
+  _globals['_EXECUTEREQUEST']._serialized_end=315
+  _globals['_EXECUTEEVENTS']._serialized_start=318
+  _globals['_EXECUTEEVENTS']._serialized_end=503
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=505
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=525
+  _globals['_GROUPSTATUS']._serialized_start=528
+  _globals['_GROUPSTATUS']._serialized_end=905
+  _globals['_WAITINGIMAGES']._serialized_start=908
+  _globals['_WAITINGIMAGES']._serialized_end=1063
+  _globals['_BATCHSECONDS']._serialized_start=1065
+  _globals['_BATCHSECONDS']._serialized_end=1176
+  _globals['_COMMAND']._serialized_start=1179
+  _globals['_COMMAND']._serialized_end=1392
+  _globals['_HEARTBEAT']._serialized_start=1394
+  _globals['_HEARTBEAT']._serialized_end=1405
+  _globals['_RUNBATCH']._serialized_start=1408
+  _globals['_RUNBATCH']._serialized_end=1571
+  _globals['_SLOT']._serialized_start=1573
+  _globals['_SLOT']._serialized_end=1659
+  _globals['_DECISION']._serialized_start=1661
+  _globals['_DECISION']._serialized_end=1710
+  _globals['_SHUTDOWN']._serialized_start=1712
+  _globals['_SHUTDOWN']._serialized_end=1722
+  _globals['_WORKERGROUP']._serialized_start=1945
+  _globals['_WORKERGROUP']._serialized_end=2181
 # @@protoc_insertion_point(module_scope)

@@ -87,6 +87,9 @@ class ExecuteRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     ALONE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    ANSWER_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As the caller knows it."""
     model: _builtins.str
@@ -95,9 +98,19 @@ class ExecuteRequest(_message.Message):
     """What to draw."""
     alone: _builtins.bool
     """Compute it in batches of its own: a group broke while it computed this request, which may be why."""
+    answer_limit_bytes: _builtins.int
+    """Of Execute: an answer with more bytes ends with FAILED_PRECONDITION instead. 0 for no limit."""
     @_builtins.property
     def parameters(self) -> _images_pb2.ResolvedParameters:
         """Every parameter; also the negative prompt."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_images_pb2.Warning]:
+        """What the caller must know beside the group's own warnings; the answer has them first."""
+
+    @_builtins.property
+    def timings(self) -> _images_pb2.Timings:
+        """What the request took until now: the answer's timings have it within."""
 
     def __init__(
         self,
@@ -107,10 +120,13 @@ class ExecuteRequest(_message.Message):
         prompt: _builtins.str = ...,
         parameters: _images_pb2.ResolvedParameters | None = ...,
         alone: _builtins.bool = ...,
+        warnings: _abc.Iterable[_images_pb2.Warning] | None = ...,
+        timings: _images_pb2.Timings | None = ...,
+        answer_limit_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "model", b"model", "parameters", b"parameters", "prompt", b"prompt", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "answer_limit_bytes", b"answer_limit_bytes", "model", b"model", "parameters", b"parameters", "prompt", b"prompt", "request_id", b"request_id", "timings", b"timings", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -125,14 +141,9 @@ class ExecuteEvents(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ACCEPTED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     IMAGE_CHUNK_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def accepted(self) -> _images_pb2.Accepted:
-        """The group has the request. Where others are before it this comes at once, else with the first progress or after 10 ms."""
-
     @_builtins.property
     def progress(self) -> _images_pb2.Progress:
         """The newest."""
@@ -148,23 +159,18 @@ class ExecuteEvents(_message.Message):
     def __init__(
         self,
         *,
-        accepted: _images_pb2.Accepted | None = ...,
         progress: _images_pb2.Progress | None = ...,
         image_chunk: _abc.Iterable[_images_pb2.ImageChunk] | None = ...,
         done: _images_pb2.GenerateResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted", b"_accepted", "_done", b"_done", "_progress", b"_progress", "accepted", b"accepted", "done", b"done", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_done", b"_done", "_progress", b"_progress", "done", b"done", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted", b"_accepted", "_done", b"_done", "_progress", b"_progress", "accepted", b"accepted", "done", b"done", "image_chunk", b"image_chunk", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_done", b"_done", "_progress", b"_progress", "done", b"done", "image_chunk", b"image_chunk", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__accepted: _TypeAlias = _typing.Literal["accepted"]  # noqa: Y015
-    _WhichOneofArgType__accepted: _TypeAlias = _typing.Literal["_accepted", b"_accepted"]  # noqa: Y015
     _WhichOneofReturnType__done: _TypeAlias = _typing.Literal["done"]  # noqa: Y015
     _WhichOneofArgType__done: _TypeAlias = _typing.Literal["_done", b"_done"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__accepted) -> _WhichOneofReturnType__accepted | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__done) -> _WhichOneofReturnType__done | None: ...
     @_typing.overload
@@ -207,6 +213,8 @@ class GroupStatus(_message.Message):
     CONTRACT_VERSION_FIELD_NUMBER: _builtins.int
     BATCH_SECONDS_FIELD_NUMBER: _builtins.int
     WAITING_IMAGES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    COMPUTING_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """The group's name, unique in the deployment."""
     epoch: _builtins.int
@@ -237,6 +245,14 @@ class GroupStatus(_message.Message):
     def waiting_images(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingImages]:
         """What waits to be computed, by what can be computed together."""
 
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the accepted requests that wait behind others."""
+
+    @_builtins.property
+    def computing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of all other accepted requests: begun, or with nothing before them. If the group breaks, one may be the cause."""
+
     def __init__(
         self,
         *,
@@ -252,10 +268,12 @@ class GroupStatus(_message.Message):
         contract_version: _builtins.int = ...,
         batch_seconds: _abc.Iterable[Global___BatchSeconds] | None = ...,
         waiting_images: _abc.Iterable[Global___WaitingImages] | None = ...,
+        waiting: _abc.Iterable[_builtins.str] | None = ...,
+        computing: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_seconds", b"backlog_seconds", "batch_seconds", b"batch_seconds", "contract_version", b"contract_version", "epoch", b"epoch", "free_slots", b"free_slots", "group", b"group", "in_flight", b"in_flight", "model", b"model", "ranks", b"ranks", "reason", b"reason", "state", b"state", "waiting_images", b"waiting_images"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_seconds", b"backlog_seconds", "batch_seconds", b"batch_seconds", "computing", b"computing", "contract_version", b"contract_version", "epoch", b"epoch", "free_slots", b"free_slots", "group", b"group", "in_flight", b"in_flight", "model", b"model", "ranks", b"ranks", "reason", b"reason", "state", b"state", "waiting", b"waiting", "waiting_images", b"waiting_images"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

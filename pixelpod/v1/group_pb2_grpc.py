@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from pixelpod.v1 import group_pb2 as pixelpod_dot_v1_dot_group__pb2
+from pixelpod.v1 import images_pb2 as pixelpod_dot_v1_dot_images__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -35,8 +36,13 @@ class WorkerGroupStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Execute = channel.unary_stream(
+        self.Execute = channel.unary_unary(
                 '/pixelpod.v1.WorkerGroup/Execute',
+                request_serializer=pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.SerializeToString,
+                response_deserializer=pixelpod_dot_v1_dot_images__pb2.GenerateResponse.FromString,
+                _registered_method=True)
+        self.ExecuteStream = channel.unary_stream(
+                '/pixelpod.v1.WorkerGroup/ExecuteStream',
                 request_serializer=pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.SerializeToString,
                 response_deserializer=pixelpod_dot_v1_dot_group__pb2.ExecuteEvents.FromString,
                 _registered_method=True)
@@ -52,10 +58,17 @@ class WorkerGroupServicer:
     """
 
     def Execute(self, request, context):
-        """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
-        where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
-        timings. Cancelling the call, or its deadline, stops the computation.
+        """Execute computes one request, fully resolved, and answers as Generate does: frontends pass the answer on as it is.
+        Cancelling the call, or its deadline, stops the computation.
         UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExecuteStream(self, request, context):
+        """ExecuteStream is Execute with events on the way: those of GenerateStream but for accepted, several in a message where
+        they are ready together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,8 +84,13 @@ class WorkerGroupServicer:
 
 def add_WorkerGroupServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Execute': grpc.unary_stream_rpc_method_handler(
+            'Execute': grpc.unary_unary_rpc_method_handler(
                     servicer.Execute,
+                    request_deserializer=pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.FromString,
+                    response_serializer=pixelpod_dot_v1_dot_images__pb2.GenerateResponse.SerializeToString,
+            ),
+            'ExecuteStream': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExecuteStream,
                     request_deserializer=pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.FromString,
                     response_serializer=pixelpod_dot_v1_dot_group__pb2.ExecuteEvents.SerializeToString,
             ),
@@ -104,10 +122,37 @@ class WorkerGroup:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
             '/pixelpod.v1.WorkerGroup/Execute',
+            pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.SerializeToString,
+            pixelpod_dot_v1_dot_images__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecuteStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pixelpod.v1.WorkerGroup/ExecuteStream',
             pixelpod_dot_v1_dot_group__pb2.ExecuteRequest.SerializeToString,
             pixelpod_dot_v1_dot_group__pb2.ExecuteEvents.FromString,
             options,

@@ -6,6 +6,7 @@ Inside a deployment: frontend to group, and rank 0 to its ranks."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from pixelpod.v1 import group_pb2 as _group_pb2
+from pixelpod.v1 import images_pb2 as _images_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -33,11 +34,14 @@ class WorkerGroupStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerGroupAsyncStub: ...
-    Execute: _grpc.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _group_pb2.ExecuteEvents]
-    """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
-    where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
-    timings. Cancelling the call, or its deadline, stops the computation.
+    Execute: _grpc.UnaryUnaryMultiCallable[_group_pb2.ExecuteRequest, _images_pb2.GenerateResponse]
+    """Execute computes one request, fully resolved, and answers as Generate does: frontends pass the answer on as it is.
+    Cancelling the call, or its deadline, stops the computation.
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
+    """
+    ExecuteStream: _grpc.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _group_pb2.ExecuteEvents]
+    """ExecuteStream is Execute with events on the way: those of GenerateStream but for accepted, several in a message where
+    they are ready together.
     """
     WatchStatus: _grpc.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]
     """WatchStatus sends the group's status at once, at every change, and at least twice a second."""
@@ -47,11 +51,14 @@ class WorkerGroupAsyncStub(WorkerGroupStub):
     """WorkerGroup is a group's endpoint, served by its rank 0. Only frontends call it."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Execute: _aio.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _group_pb2.ExecuteEvents]  # type: ignore[assignment]
-    """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
-    where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
-    timings. Cancelling the call, or its deadline, stops the computation.
+    Execute: _aio.UnaryUnaryMultiCallable[_group_pb2.ExecuteRequest, _images_pb2.GenerateResponse]  # type: ignore[assignment]
+    """Execute computes one request, fully resolved, and answers as Generate does: frontends pass the answer on as it is.
+    Cancelling the call, or its deadline, stops the computation.
     UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
+    """
+    ExecuteStream: _aio.UnaryStreamMultiCallable[_group_pb2.ExecuteRequest, _group_pb2.ExecuteEvents]  # type: ignore[assignment]
+    """ExecuteStream is Execute with events on the way: those of GenerateStream but for accepted, several in a message where
+    they are ready together.
     """
     WatchStatus: _aio.UnaryStreamMultiCallable[_group_pb2.WatchStatusRequest, _group_pb2.GroupStatus]  # type: ignore[assignment]
     """WatchStatus sends the group's status at once, at every change, and at least twice a second."""
@@ -64,11 +71,20 @@ class WorkerGroupServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _group_pb2.ExecuteRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_group_pb2.ExecuteEvents], _abc.AsyncIterator[_group_pb2.ExecuteEvents]]:
-        """Execute computes one request, fully resolved. The stream brings the events of GenerateStream, several in a message
-        where they are ready together; progress of step 0 tells that computing began. done holds the group's share of the
-        timings. Cancelling the call, or its deadline, stops the computation.
+    ) -> _typing.Union[_images_pb2.GenerateResponse, _abc.Awaitable[_images_pb2.GenerateResponse]]:
+        """Execute computes one request, fully resolved, and answers as Generate does: frontends pass the answer on as it is.
+        Cancelling the call, or its deadline, stops the computation.
         UNAVAILABLE: the group is not ready. RESOURCE_EXHAUSTED: its queue is full; choose another.
+        """
+
+    @_abc_1.abstractmethod
+    def ExecuteStream(
+        self,
+        request: _group_pb2.ExecuteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_group_pb2.ExecuteEvents], _abc.AsyncIterator[_group_pb2.ExecuteEvents]]:
+        """ExecuteStream is Execute with events on the way: those of GenerateStream but for accepted, several in a message where
+        they are ready together.
         """
 
     @_abc_1.abstractmethod

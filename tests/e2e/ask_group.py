@@ -21,7 +21,7 @@ if __name__ == "__main__":
     with grpc.insecure_channel(address) as channel:
         stub = group_pb2_grpc.WorkerGroupStub(channel)
         status = next(stub.WatchStatus(group_pb2.WatchStatusRequest(), timeout=10))
-        answer = stub.Execute(group_pb2.ExecuteRequest.FromString(request), timeout=30)
+        answer = stub.ExecuteStream(group_pb2.ExecuteRequest.FromString(request), timeout=30)
         image = b"".join(chunk.data for events in answer for chunk in events.image_chunk)  # of one image, in order
     digest = hashlib.sha256(image).hexdigest()
     print(json.dumps({"ranks": status.ranks, "group": status.group, "epoch": status.epoch, "image": digest}))

@@ -55,7 +55,7 @@ class Group:
 
     def execute(self, seconds: float = 30.0, **changes: Any) -> list[images_pb2.GenerateEvent]:
         """Return all events of a `request`."""
-        return events_of(self.stub.Execute(request(**changes), timeout=seconds))
+        return events_of(self.stub.ExecuteStream(request(**changes), timeout=seconds))
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return the value of the first sample of this name that has these labels."""

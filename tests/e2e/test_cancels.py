@@ -41,7 +41,7 @@ def test_cancels_at_random_moments_leave_nothing_behind(group: Group, cancels: i
 
     def leave_early(seed: int) -> grpc.StatusCode:
         draw = random.Random(seed)
-        call = group.stub.Execute(request(steps=20, seeds=[seed]), timeout=CALL_SECONDS)
+        call = group.stub.ExecuteStream(request(steps=20, seeds=[seed]), timeout=CALL_SECONDS)
         steps = draw.randrange(24)  # of 20: some callers stay
         next((events for events in call if events.progress.step >= steps), None)
         call.cancel()

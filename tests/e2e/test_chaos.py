@@ -83,7 +83,7 @@ class Callers:
         """Return how a call ended, by the name of its status."""
         message = request(prompt=prompt, seeds=[seed], steps=steps)
         try:
-            events = events_of(self.group.stub.Execute(message, timeout=CALL_SECONDS))
+            events = events_of(self.group.stub.ExecuteStream(message, timeout=CALL_SECONDS))
         except grpc.RpcError as error:
             return str(error.code().name)
         (image,) = images_of(events)

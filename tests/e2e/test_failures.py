@@ -86,7 +86,7 @@ def _met_by_one_rank_it_costs_the_world(
 
 def _a_stopped_rank_is_killed(group: Group, expected: np.ndarray, rank: int) -> None:
     epoch, before = group.status.epoch, restarts(group, "rank_silent")
-    call = group.stub.Execute(request(steps=50), timeout=60)
+    call = group.stub.ExecuteStream(request(steps=50), timeout=60)
     next(events for events in call if events.HasField("progress"))
     stopped = group.rank(rank)
     stopped.send_signal(signal.SIGSTOP)
@@ -104,8 +104,8 @@ def test_the_second_signal_ends_the_group_at_once(model_file: Path) -> None:
     settings = {"drain_seconds": 60.0, "stall_floor_seconds": 60.0}
     with running(model_file, environment=FAULTY_ENVIRONMENT, **settings) as group:
         wait_serving(group.address, READY_SECONDS, group.process)
-        call = group.stub.Execute(request(seeds=[Fault.RANK_1_HANGS_IN_STEP.seed]), timeout=60)
-        next(events for events in call if events.HasField("progress"))
+        call = group.stub.ExecuteStream(request(seeds=[Fault.RANK_1_HANGS_IN_STEP.seed]), timeout=60)
+        wait_until(lambda: group.status.computing, 10, lambda: "computing does not begin")
         ranks = group.process.children()
         group.process.send(signal.SIGTERM)
         wait_until(lambda: health_of(group.address) != SERVING, 5, lambda: "still SERVING after SIGTERM")

@@ -102,11 +102,8 @@ def test_images_equal_those_of_one_process(group: Group, model_file: Path) -> No
 def test_events_come_in_order_and_done_tells_everything(group: Group) -> None:
     events = group.execute(seeds=[1, 2, 3])
     kinds = [event.WhichOneof("event") for event in events]
-    assert kinds[0] == "accepted"
     assert kinds[-1] == "done"
-    assert kinds[1:-1] == sorted(kinds[1:-1], reverse=True), "progress before image chunks"
-    assert events[0].accepted.position == 0
-    assert 0 < events[0].accepted.predicted_seconds < 30
+    assert kinds[:-1] == sorted(kinds[:-1], reverse=True), "progress before image chunks"
     steps = [event.progress.step for event in events if event.WhichOneof("event") == "progress"]
     assert steps == sorted(steps)
     assert steps[-1] == events[-2 - len(images_of(events))].progress.steps == 4
@@ -164,10 +161,36 @@ def batches_computed(group: Group) -> float:
     return group.metric("pixelpod_group_batch_size_count") or 0
 
 
+def test_the_whole_answer_is_that_of_the_stream(group: Group) -> None:
+    message = request(seeds=[1, 2])
+    message.timings.queue_seconds, message.timings.total_seconds = 100.0, 200.0
+    warning = message.warnings.add(code=images_pb2.WARNING_CODE_SIZE_ADJUSTED, field="width", message="nearest size")
+    answer, events = group.stub.Execute(message, timeout=30), group.execute(seeds=[1, 2])
+    assert [image.data for image in answer.images] == images_of(events)
+    assert (answer.timings.queue_seconds, answer.timings.total_seconds) == pytest.approx((100, 200), abs=30)
+    assert answer.timings.total_seconds > 200 + answer.timings.denoise_seconds > 200
+    assert list(answer.warnings) == [warning]
+    for image in answer.images:
+        image.ClearField("data")
+    for told in (answer, events[-1].done):
+        told.ClearField("timings")
+    del answer.warnings[:]
+    assert answer == events[-1].done
+
+
+def test_a_whole_answer_that_is_too_large_says_so(group: Group) -> None:
+    message = request()
+    message.answer_limit_bytes = 1000
+    with pytest.raises(grpc.RpcError) as failure:
+        group.stub.Execute(message, timeout=30)
+    assert failure.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert from_call(failure.value).reason == "UNARY_RESPONSE_TOO_LARGE"
+
+
 def test_cancelling_frees_the_device(group: Group) -> None:
     cancelled_before = group.metric("pixelpod_group_requests_total", code="CANCELLED") or 0
     batches_before = batches_computed(group)
-    call = group.stub.Execute(request(steps=LONG_STEPS, seeds=[1, 2, 3, 4]), timeout=60)
+    call = group.stub.ExecuteStream(request(steps=LONG_STEPS, seeds=[1, 2, 3, 4]), timeout=60)
     assert next(events.progress.step for events in call if events.HasField("progress")) < LONG_STEPS / 2
     call.cancel()
     group.execute(steps=1)
@@ -186,13 +209,13 @@ def test_a_deadline_frees_the_device(group: Group) -> None:
 
 
 def test_a_full_queue_refuses_at_once_with_a_delay(group: Group) -> None:
-    calls = [group.stub.Execute(request(steps=LONG_STEPS, seeds=[1, 2, 3, 4]), timeout=60)]
-    assert next(calls[0]).accepted.position == 0
+    calls = [group.stub.ExecuteStream(request(steps=LONG_STEPS, seeds=[1, 2, 3, 4]), timeout=60)]
+    next(calls[0])
     wait_until(lambda: group.status.free_slots == 2, 10, lambda: "the first request does not start")
-    for position in (1, 2):
-        calls.append(group.stub.Execute(request(), timeout=60))
-        assert next(calls[-1]).accepted.position == position
-    assert group.status.free_slots == 0
+    calls += [group.stub.ExecuteStream(request(), timeout=60) for _ in range(2)]
+    wait_until(lambda: group.status.free_slots == 0, 10, lambda: "the queue does not fill")
+    status = group.status
+    assert (len(status.computing), len(status.waiting)) == (1, 2)
     assert group.status.backlog_seconds > 0
     assert group.metric("pixelpod_group_queue_length") == 2
 

@@ -55,7 +55,7 @@ def _not_serving_while_loading(group: Group) -> None:
 
 def _killed_rank_starts_the_world_again(group: Group) -> None:
     epoch, ranks = group.status.epoch, group.process.children()
-    call = group.stub.Execute(request(steps=50), timeout=60)
+    call = group.stub.ExecuteStream(request(steps=50), timeout=60)
     next(events for events in call if events.HasField("progress"))
     started = time.monotonic()
     group.rank(1).send_signal(signal.SIGKILL)
@@ -73,9 +73,8 @@ def _killed_rank_starts_the_world_again(group: Group) -> None:
 
 
 def _drain_finishes_what_was_accepted(group: Group) -> None:
-    calls = [group.stub.Execute(request(steps=50), timeout=60) for _ in range(2)]
-    for call in calls:
-        next(call)
+    calls = [group.stub.ExecuteStream(request(steps=50), timeout=60) for _ in range(2)]
+    wait_until(lambda: group.status.in_flight == 2, 10, lambda: "not accepted")
     answers: list[int] = []
     readers = [
         threading.Thread(target=lambda call=call: answers.append(len(images_of(events_of(call))))) for call in calls

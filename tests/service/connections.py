@@ -34,12 +34,11 @@ async def executed(
     connection: GroupConnection, timeout_seconds: float = WAIT_SECONDS
 ) -> list[images_pb2.GenerateEvent]:
     """Return all events of a request."""
-    return events_of([message async for message in connection.execute(REQUEST, timeout_seconds)])
+    return events_of([message async for message in connection.execute_stream(REQUEST, timeout_seconds)])
 
 
 async def executed_to_first_step(connection: GroupConnection) -> AsyncIterator[bytes]:
     """Send a request to a stub group; return the messages that come after its first step."""
-    messages = connection.execute(REQUEST, WAIT_SECONDS)
-    await anext(messages)  # accepted
+    messages = connection.execute_stream(REQUEST, WAIT_SECONDS)
     await anext(messages)
     return messages

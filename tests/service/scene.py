@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -15,6 +16,7 @@ from service.group_connection import Availability
 from service.metrics import FrontendMetrics
 from tests.service.fake_groups import FakeGroup
 
+IDS = itertools.count()
 LOW, NORMAL, HIGH = images_pb2.PRIORITY_LOW, images_pb2.PRIORITY_NORMAL, images_pb2.PRIORITY_HIGH
 
 
@@ -23,7 +25,7 @@ def ticket(seconds: float = 60.0, priority: int = NORMAL, num_images: int = 1) -
     parameters = images_pb2.ResolvedParameters(
         width=64, height=64, num_images=num_images, steps=4, priority=images_pb2.Priority.ValueType(priority)
     )
-    return Ticket(parameters, time.monotonic() + seconds, "tiny")
+    return Ticket(parameters, time.monotonic() + seconds, "tiny", request_id=str(next(IDS)))
 
 
 class Scene:

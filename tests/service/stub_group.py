@@ -9,11 +9,13 @@ import asyncio
 import hashlib
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import AsyncIterator
 
 import grpc
 
 from pixelpod.server.access import Access, AccessSettings
+from pixelpod.server.answer import check_size
 from pixelpod.server.callers import current_caller
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
@@ -169,6 +171,20 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
 
     async def Execute(  # noqa: N802 -- gRPC's name
         self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
+    ) -> images_pb2.GenerateResponse:
+        files: defaultdict[int, bytes] = defaultdict(bytes)
+        answer = images_pb2.GenerateResponse()
+        async for events in self.ExecuteStream(request, context):
+            for chunk in events.image_chunk:
+                files[chunk.index] += chunk.data
+            answer.MergeFrom(events.done)
+        for image in answer.images:
+            image.data = files[image.index]
+        check_size(answer.ByteSize(), request.answer_limit_bytes)
+        return answer
+
+    async def ExecuteStream(  # noqa: N802 -- gRPC's name
+        self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[group_pb2.ExecuteEvents]:
         self.executed.append(request)
         self.callers.append(current_caller().name)
@@ -179,7 +195,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
             await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
         self.running += 1
         try:
-            yield group_pb2.ExecuteEvents(accepted=images_pb2.Accepted(request_id=request.request_id))
+            await self.publish(computing=[*self.status.computing, request.request_id])
             steps = request.parameters.steps
             for step in range(1, steps + 1):
                 yield group_pb2.ExecuteEvents(progress=images_pb2.Progress(step=step, steps=steps))
@@ -198,6 +214,7 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
             raise
         finally:
             self.running -= 1
+            self.status.computing.remove(request.request_id)
 
     def _done(self, request: group_pb2.ExecuteRequest) -> images_pb2.GenerateResponse:
         digest = hashlib.sha256(self.image).hexdigest()
@@ -215,8 +232,13 @@ class StubGroup(group_pb2_grpc.WorkerGroupServicer):
                 )
                 for index, seed in enumerate(request.parameters.seeds)
             ],
-            warnings=self.warnings,
-            timings=images_pb2.Timings(queue_seconds=0.5, denoise_seconds=0.25),
+            parameters=request.parameters,
+            warnings=[*request.warnings, *self.warnings],
+            timings=images_pb2.Timings(
+                queue_seconds=request.timings.queue_seconds + 0.5,
+                denoise_seconds=0.25,
+                total_seconds=request.timings.total_seconds,
+            ),
             model=self.status.model.name,
             revision=self.status.model.revision,
             group=self.status.group,

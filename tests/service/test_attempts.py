@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import pytest
@@ -24,14 +24,20 @@ class BreakingGroup(StubGroup):
     """How many image chunks it sends before it breaks; None for the first step."""
     breaks = True
 
-    async def Execute(  # noqa: N802 -- gRPC's name
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.known = asyncio.Event()
+        self.known.set()
+        """Cleared: it breaks once this is set."""
+
+    async def ExecuteStream(  # noqa: N802 -- gRPC's name
         self, request: group_pb2.ExecuteRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[group_pb2.ExecuteEvents]:
         chunks = 0
-        async for event in super().Execute(request, context):
+        async for event in super().ExecuteStream(request, context):
             lost = Unavailable("a rank failed", reason="WORLD_BROKEN")
             if self.breaks and event.HasField("progress") and self.after_chunks is None:
-                yield group_pb2.ExecuteEvents(progress=images_pb2.Progress(step=0, steps=4))
+                await self.known.wait()
                 raise lost
             if self.breaks and event.image_chunk:
                 if chunks == self.after_chunks:
@@ -56,9 +62,23 @@ async def start_breaking() -> AsyncIterator[object]:
         await group.stop()
 
 
-async def failure(client: Client, **fields: object) -> RequestError:
+Ask = Callable[..., Awaitable[images_pb2.GenerateResponse]]
+
+
+async def whole(client: Client, **fields: object) -> images_pb2.GenerateResponse:
+    return await client.generate(**fields)
+
+
+async def streamed(client: Client, **fields: object) -> images_pb2.GenerateResponse:
+    return (await client.events(**fields))[-1].done
+
+
+both = pytest.mark.parametrize("ask", [whole, streamed])
+
+
+async def failure(client: Client, ask: Ask = streamed, **fields: object) -> RequestError:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await client.events(**fields)
+        await ask(client, **fields)
     return from_call(raised.value)
 
 
@@ -67,18 +87,31 @@ async def all_ready(client: Client) -> None:
     await eventually(lambda: all(group.ready for group in client.frontend.groups))
 
 
+async def break_once_known(client: Client, *groups: BreakingGroup) -> None:
+    """Have each group break when the frontend knows that it computes."""
+    assert client.frontend is not None
+    for group in groups:
+        (known,) = [known for known in client.frontend.groups if known.address == group.address]
+        await eventually(lambda known=known: len(known.load.status.computing) == 1)
+        group.known.set()
+
+
 def sent_again(client: Client, reason: str) -> float | None:
     assert client.frontend is not None
     labels = {"model": "tiny", "reason": reason}
     return client.frontend.metrics.registry.get_sample_value("pixelpod_frontend_sent_again_total", labels)
 
 
-async def test_another_group_computes_the_same_image(start_breaking, start_group, start_frontend) -> None:
+@both
+async def test_another_group_computes_the_same_image(start_breaking, start_group, start_frontend, ask: Ask) -> None:
     broken, healthy = await start_breaking("broken"), await start_group("healthy")
     await healthy.publish(backlog_seconds=5.0)  # the other one comes first
+    broken.known.clear()
     client = await start_frontend(broken, healthy)
     await all_ready(client)
-    done = (await client.events(num_images=2))[-1].done
+    call = asyncio.create_task(ask(client, num_images=2))
+    await break_once_known(client, broken)
+    done = await call
     assert done.group == "healthy"
     (first,), (second,) = broken.executed, healthy.executed
     assert second.parameters.seeds == first.parameters.seeds == done.parameters.seeds
@@ -103,6 +136,20 @@ async def test_a_killed_process_costs_its_callers_nothing(held_group, start_grou
         events.append(event)
     assert events[-1].done.group == "healthy"
     assert not any(event.HasField("accepted") for event in events)
+
+
+async def test_a_killed_process_costs_whole_answers_nothing(held_group, start_group, start_frontend) -> None:
+    process, address = held_group
+    healthy = await start_group("healthy")
+    await healthy.publish(backlog_seconds=5.0)
+    client = await start_frontend(address, healthy)
+    await all_ready(client)
+    call = asyncio.create_task(client.generate())
+    await eventually(lambda: any(group.load.status.computing for group in client.frontend.groups))
+    process.send_signal(signal.SIGKILL)
+    answer = await call
+    assert (answer.group, answer.images[0].data) == ("healthy", healthy.image)
+    assert healthy.executed[0].alone
 
 
 @pytest.mark.parametrize("after_chunks", [0, 1, 2])
@@ -132,26 +179,32 @@ async def test_images_of_two_groups_are_never_mixed(start_breaking, start_group,
     assert error.reason == "GROUP_CHANGED"
 
 
-async def test_the_second_death_names_the_likely_cause(start_breaking, start_group, start_frontend) -> None:
+@both
+async def test_the_second_death_names_the_likely_cause(start_breaking, start_group, start_frontend, ask: Ask) -> None:
     groups = [await start_breaking(name) for name in ("a", "b")]
     spared = await start_group("c")
     await spared.publish(backlog_seconds=100.0)
+    for group in groups:
+        group.known.clear()
     client = await start_frontend(*groups, spared)
     await all_ready(client)
-    error = await failure(client, deadline_seconds=500)
+    call = asyncio.create_task(failure(client, ask, deadline_seconds=500))
+    await break_once_known(client, *sorted(groups, key=lambda group: not group.executed))
+    error = await call
     assert status_code_of(error) is grpc.StatusCode.FAILED_PRECONDITION
     assert error.reason == "POISON_REQUEST"
     assert [len(group.executed) for group in (*groups, spared)] == [1, 1, 0]
     await eventually(lambda: client.in_flight == 0)
 
 
-async def test_a_request_that_did_not_compute_is_no_cause(start_group, start_frontend) -> None:
+@both
+async def test_a_request_that_did_not_compute_is_no_cause(start_group, start_frontend, ask: Ask) -> None:
     groups = [await start_group(name) for name in ("a", "b")]
     for group in groups:
         group.error = Unavailable("a rank failed", reason="WORLD_BROKEN", retry_after_seconds=1.0)
     client = await start_frontend(*groups)
     await all_ready(client)
-    error = await failure(client)
+    error = await failure(client, ask)
     assert isinstance(error, Unavailable)
     assert error.reason == "WORLD_BROKEN"
     assert [execution.alone for group in groups for execution in group.executed] == [False, False]
@@ -169,13 +222,14 @@ async def test_a_group_that_refuses_is_passed_over(start_group, start_frontend, 
     assert sent_again(client, "refused") == 1
 
 
-async def test_a_group_that_just_stopped_is_passed_over(start_group, start_frontend) -> None:
+@both
+async def test_a_group_that_just_stopped_is_passed_over(start_group, start_frontend, ask: Ask) -> None:
     stopping, other = await start_group("stopping"), await start_group("other")
     stopping.stopping = True
     await other.publish(backlog_seconds=5.0)
     client = await start_frontend(stopping, other)
     await all_ready(client)
-    assert (await client.events())[-1].done.group == "other"
+    assert (await ask(client)).group == "other"
     assert sent_again(client, "lost") == 1
 
 

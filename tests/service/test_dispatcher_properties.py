@@ -37,9 +37,8 @@ async def _play(operations: list[tuple[str, int, int]]) -> None:
                 await scene.leave(list(scene.tasks)[first % len(scene.tasks)])
             case "tell":
                 # Ready or not: the status of a group that is not must move nothing.
-                for sent in list(scene.groups[first].load._sent):
-                    sent.accepted = True
-                await scene.tell(scene.groups[first], free_slots=second)
+                arrived = [sent.request_id for sent in scene.groups[first].load._sent]
+                await scene.tell(scene.groups[first], free_slots=second, computing=arrived)
                 new = scene.placed[already:]
                 room = second if scene.groups[first].ready else 0
                 assert new == waiting[:room], "as many as there is room for, the most urgent first"

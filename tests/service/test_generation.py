@@ -45,12 +45,24 @@ async def test_accepted_tells_position_and_prediction(start_group, start_fronten
     assert accepted.predicted_seconds == pytest.approx(8.0, abs=0.5)
 
 
-async def test_done_tells_everything(start_group, start_frontend) -> None:
+async def ending(client: Client, method: str, **fields: object) -> images_pb2.GenerateResponse:
+    """Return what `method` tells in the end, without image data."""
+    if method == "GenerateStream":
+        return (await client.events(**fields))[-1].done
+    answer = await client.generate(**fields)
+    assert all(image.data for image in answer.images)
+    for image in answer.images:
+        image.ClearField("data")
+    return answer
+
+
+@pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
+async def test_the_ending_tells_everything(start_group, start_frontend, method: str) -> None:
     group = await start_group()
     group.warnings = [images_pb2.Warning(code=images_pb2.WARNING_CODE_PROMPT_TRUNCATED, field="prompt", message="cut")]
     client = await start_frontend(group)
     began = time.monotonic()
-    done = (await client.events(negative_prompt="blur", guidance_scale=1.0, num_images=2, seed=0))[-1].done
+    done = await ending(client, method, negative_prompt="blur", guidance_scale=1.0, num_images=2, seed=0)
     elapsed = time.monotonic() - began
     assert len(done.request_id) == 32
     assert (done.model, done.revision, done.group, done.epoch) == ("tiny", "r1", "stub", group.status.epoch)
@@ -75,15 +87,20 @@ async def test_done_tells_everything(start_group, start_frontend) -> None:
     assert 0.5 <= done.timings.queue_seconds < 0.5 + elapsed  # the group reported 0.5
     assert done.timings.denoise_seconds == 0.25
     assert 0 < done.timings.total_seconds <= elapsed
+    assert client.frontend is not None
+    waited = client.frontend.metrics.registry.get_sample_value("pixelpod_frontend_queue_seconds_sum", {"model": "tiny"})
+    assert waited == done.timings.queue_seconds
 
 
 async def test_group_gets_the_resolved_request(start_group, start_frontend) -> None:
     group = await start_group()
     client = await start_frontend(group)
     done = (await client.events(priority=images_pb2.PRIORITY_HIGH))[-1].done
-    assert group.executed == [
-        group_pb2.ExecuteRequest(request_id=done.request_id, model="tiny", prompt=PROMPT, parameters=done.parameters)
-    ]
+    (executed,) = group.executed
+    assert 0 < executed.timings.queue_seconds == executed.timings.total_seconds < 5
+    executed.ClearField("timings")
+    expected = {"request_id": done.request_id, "model": "tiny", "prompt": PROMPT, "parameters": done.parameters}
+    assert executed == group_pb2.ExecuteRequest(**expected)
     assert done.parameters.priority == images_pb2.PRIORITY_HIGH
 
 

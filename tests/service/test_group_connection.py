@@ -101,7 +101,7 @@ async def test_events_of_a_request(start_group) -> None:
     group = await start_group()
     async with connected(group.address) as connection:
         events = await executed(connection)
-    assert [event.WhichOneof("event") for event in events] == ["accepted"] + ["progress"] * 4 + ["image_chunk", "done"]
+    assert [event.WhichOneof("event") for event in events] == ["progress"] * 4 + ["image_chunk", "done"]
     assert events[-2].image_chunk.data == group.image
     assert group.executed == [REQUEST]
 
@@ -137,7 +137,7 @@ async def test_closing_the_events_cancels_the_computation(start_group) -> None:
     group = await start_group()
     group.go_on.clear()
     async with connected(group.address) as connection:
-        events = connection.execute(REQUEST, WAIT_SECONDS)
+        events = connection.execute_stream(REQUEST, WAIT_SECONDS)
         await anext(events)
         await events.aclose()
         await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)

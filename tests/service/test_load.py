@@ -38,6 +38,10 @@ def status(
     )
 
 
+def ticket(request_id: str = "r") -> Ticket:
+    return Ticket(TWO_IMAGES, 0.0, "tiny", request_id=request_id)
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -56,7 +60,7 @@ def seen(load: GroupLoad) -> tuple[int, int, float]:
 
 def test_what_was_sent_counts_until_it_ends(load: GroupLoad) -> None:
     assert seen(load) == (4, 3, 10.0)
-    sent = load.send(TWO_IMAGES)
+    sent = load.send(ticket())
     assert seen(load) == (2, 4, 11.0), "half of a batch of 2 s"
     load.forget(sent)
     load.forget(sent)
@@ -64,14 +68,35 @@ def test_what_was_sent_counts_until_it_ends(load: GroupLoad) -> None:
 
 
 def test_what_was_accepted_counts_until_the_next_status(load: GroupLoad) -> None:
-    accepted, on_its_way = load.send(TWO_IMAGES), load.send(TWO_IMAGES)
-    accepted.accepted = True
+    accepted, on_its_way = load.send(ticket("a")), load.send(ticket("b"))
     assert load.room == 0
-    load.take(status(free_slots=2, in_flight=4))
+    counting = status(free_slots=2, in_flight=4)
+    counting.waiting.append("a")
+    load.take(counting)
     assert seen(load) == (0, 5, 11.0), "the status counts one of them"
     load.forget(accepted)
     load.forget(on_its_way)
     assert seen(load) == (2, 4, 10.0)
+
+
+def test_what_a_status_told_stays_counted_by_statuses(load: GroupLoad) -> None:
+    sent, told = load.send(ticket("a")), status(free_slots=2, in_flight=4)
+    told.computing.append("a")
+    load.take(told)
+    load.take(status(free_slots=4, in_flight=3))  # it ended there, and its answer is on the way
+    assert seen(load) == (4, 3, 10.0)
+    load.forget(sent)
+    assert seen(load) == (4, 3, 10.0)
+
+
+def test_what_computed_when_the_group_was_lost_is_known_afterwards(load: GroupLoad) -> None:
+    computes, waits, unknown = load.send(ticket("a")), load.send(ticket("b")), load.send(ticket("c"))
+    told = status()
+    told.computing.append("a")
+    told.waiting.append("b")
+    load.take(told)
+    load.lose()
+    assert [sent.computes for sent in (computes, waits, unknown)] == [True, False, False]
 
 
 def test_work_is_done_between_statuses(load: GroupLoad, clock: Clock) -> None:
@@ -107,32 +132,31 @@ def test_places_left_in_a_batch_that_waits_cost_nothing(
     load: GroupLoad, waits: list[group_pb2.WaitingImages], seconds: float
 ) -> None:
     load.take(status(10.0, 4, 3, *waits))
-    assert load.own_seconds(Ticket(TWO_IMAGES, 0.0, "tiny")) == seconds
+    assert load.own_seconds(ticket()) == seconds
 
 
 def test_what_was_sent_takes_and_opens_places(load: GroupLoad) -> None:
-    ticket = Ticket(TWO_IMAGES, 0.0, "tiny")
-    first = load.send(TWO_IMAGES)
-    assert load.own_seconds(ticket) == 0.0
-    load.send(TWO_IMAGES)
-    assert load.own_seconds(ticket) == 1.0
+    first = load.send(ticket())
+    assert load.own_seconds(ticket()) == 0.0
+    load.send(ticket())
+    assert load.own_seconds(ticket()) == 1.0
     load.forget(first)
-    assert load.own_seconds(ticket) == 0.0
+    assert load.own_seconds(ticket()) == 0.0
 
 
 def test_what_was_sent_to_a_free_device_does_not_wait_for_mates(load: GroupLoad) -> None:
     load.take(status(backlog_seconds=0.0, in_flight=0))
-    load.send(TWO_IMAGES)
-    assert load.own_seconds(Ticket(TWO_IMAGES, 0.0, "tiny")) == 1.0
+    load.send(ticket())
+    assert load.own_seconds(ticket()) == 1.0
 
 
 def test_times_are_those_of_the_last_status(load: GroupLoad) -> None:
-    ticket, faster = Ticket(TWO_IMAGES, 0.0, "tiny"), status()
-    assert load.own_seconds(ticket) == 1.0
+    faster = status()
+    assert load.own_seconds(ticket()) == 1.0
     del faster.batch_seconds[:]
     faster.batch_seconds.extend(measured(0.5, 0.125, 4))
     load.take(faster)
-    assert load.own_seconds(ticket) == 0.5
+    assert load.own_seconds(ticket()) == 0.5
 
 
 def test_nothing_counts_of_a_group_that_is_gone_but_its_name(load: GroupLoad) -> None:

@@ -53,7 +53,7 @@ async def test_least_finish_counts_the_group_speed(connect) -> None:
 async def test_what_was_sent_since_the_last_status_counts(connect) -> None:
     groups = [await connect(batch_seconds=measured(1.0, 0.2)) for _ in range(2)]
     first = choose_group(groups, ticket())
-    first.load.send(PARAMETERS)
+    first.load.send(ticket())
     assert choose_group(groups, ticket()) not in (first, None)
 
 
@@ -84,7 +84,7 @@ async def test_a_batch_that_waits_with_places_left_is_as_good_as_done(connect) -
         await connect(batch_seconds=measured(2.0, 0.5), backlog_seconds=4.0, waiting_images=[mates]),
     ]
     assert choose_group(groups, ticket()) is groups[1]
-    groups[1].load.send(PARAMETERS)
+    groups[1].load.send(ticket())
     assert choose_group(groups, ticket()) is groups[0], "that batch is full"
 
 

@@ -11,7 +11,8 @@ from workers.batching import BatchKey
 from workers.estimates import Estimates
 from workers.model_file import Bucket, ModelFile
 from workers.queue import RequestQueue
-from workers.request import AcceptedRequest
+from workers.servicer import Kind
+from workers.streamed_request import StreamedRequest
 
 
 def make_model(**changes: Any) -> ModelFile:
@@ -60,14 +61,25 @@ def accept(
     bucket: Bucket | None = None,
     seconds: float = 60.0,
     predicted_seconds: float = 2.0,
-) -> AcceptedRequest:
-    """Return a request as the endpoint accepts it, from within its loop."""
+) -> StreamedRequest:
+    """Return a streamed request as the endpoint accepts it, from within its loop."""
+    return accept_as(StreamedRequest, message, bucket, seconds, predicted_seconds)
+
+
+def accept_as(
+    kind: type[Kind],
+    message: group_pb2.ExecuteRequest | None = None,
+    bucket: Bucket | None = None,
+    seconds: float = 60.0,
+    predicted_seconds: float = 2.0,
+) -> Kind:
+    """Return a request of this kind as the endpoint accepts it, from within its loop."""
     message = message or make_request()
     parameters = message.parameters
     bucket = bucket or make_model().bucket(parameters.width, parameters.height)
     assert bucket is not None
     deadline, loop = time.monotonic() + seconds, asyncio.get_running_loop()
-    return AcceptedRequest(message, BatchKey.of(message, bucket), deadline, predicted_seconds, loop)
+    return kind(message, BatchKey.of(message, bucket), deadline, predicted_seconds, loop)
 
 
 def make_queue(queue_limit: int = 8, in_flight_limit: int = 32, window_seconds: float = 0.0) -> RequestQueue:

@@ -21,6 +21,12 @@ def other(**changes: Any) -> AcceptedRequest:
     return accept(make_request(steps=7, **changes))
 
 
+def named(request_id: str, **changes: Any) -> group_pb2.ExecuteRequest:
+    message = make_request(**changes)
+    message.request_id = request_id
+    return message
+
+
 def large(images: int = 1) -> AcceptedRequest:
     """Return a request for the larger bucket, whose batches hold 2 images."""
     return accept(make_request(width=128, seeds=list(range(images))))
@@ -47,8 +53,10 @@ async def test_up_to_the_limits() -> None:
     estimates.observe(group_pb2.RunBatch(width=64, height=64, batch_size=1), step_seconds=0.2, beside_seconds=0.0)
     queue = RequestQueue(estimates, queue_limit=2, in_flight_limit=3)
     first, second, refused, third = accept(), accept(), accept(), other()
-    assert queue.put(first) == Load(0, 0, 0, free_slots=2, backlog_seconds=0)
-    assert queue.put(second) == Load(waiting=1, ahead=1, in_flight=1, free_slots=1, backlog_seconds=2)
+    assert queue.load() == Load(waiting=0, in_flight=0, free_slots=2, backlog_seconds=0)
+    queue.put(first)
+    assert queue.load() == Load(waiting=1, in_flight=1, free_slots=1, backlog_seconds=2)
+    queue.put(second)
     with pytest.raises(Overloaded, match="queue_limit 2") as refusal:
         queue.put(refused)
     assert refusal.value.reason == "QUEUE_FULL"
@@ -58,7 +66,7 @@ async def test_up_to_the_limits() -> None:
     first.batch_seconds_left = second.batch_seconds_left = 1.5
     queue.put(third)
     # One more could wait, but as many as may be in flight are.
-    assert queue.load() == Load(waiting=1, ahead=3, in_flight=3, free_slots=0, backlog_seconds=pytest.approx(2.9))
+    assert queue.load() == Load(waiting=1, in_flight=3, free_slots=0, backlog_seconds=pytest.approx(2.9))
     with pytest.raises(Overloaded, match="in_flight_limit 3"):
         queue.put(refused)
     queue.leave(first)
@@ -69,7 +77,31 @@ async def test_computed_requests_are_no_backlog() -> None:
     queue = make_queue(2, 3)
     fill(queue, accept())
     take(queue)
-    assert queue.load() == Load(waiting=0, ahead=0, in_flight=1, free_slots=2, backlog_seconds=0)
+    assert queue.load() == Load(waiting=0, in_flight=1, free_slots=2, backlog_seconds=0)
+
+
+async def test_who_waits_behind_others_is_told_apart() -> None:
+    queue = make_queue()
+    names = ("first", "mate", "apart", "late")
+    first, mate, apart, late = (accept(named(name, steps=10 if name != "apart" else 7)) for name in names)
+    fill(queue, first, mate, apart)
+    assert queue.ids() == (["apart"], ["first", "mate"]), "a free device begins with the first ones at once"
+    queue.take(0)
+    fill(queue, late)
+    assert queue.ids() == (["apart", "late"], ["first", "mate"])
+    queue.batch_ended()
+    assert queue.ids() == (["late"], ["first", "mate", "apart"]), "what is computed is still on its way"
+    for request in (first, mate, apart, late):
+        queue.leave(request)
+    assert queue.ids() == ([], [])
+
+
+async def test_a_request_between_two_of_its_batches_does_not_wait_behind_others() -> None:
+    queue = make_queue()
+    many, other_one = accept(named("many", seeds=list(range(6)))), accept(named("other", steps=7))
+    fill(queue, many, other_one)
+    take(queue)
+    assert queue.ids() == (["other"], ["many"])
 
 
 async def test_images_of_one_key_are_computed_together_up_to_the_largest_batch() -> None:
@@ -170,7 +202,7 @@ async def test_a_request_that_left_is_forgotten() -> None:
     queue, request = make_queue(8, 8), accept()
     fill(queue, request)
     queue.leave(request)
-    assert queue.load() == Load(0, 0, 0, free_slots=8, backlog_seconds=0)
+    assert queue.load() == Load(0, 0, free_slots=8, backlog_seconds=0)
     assert take(queue) == []
 
 

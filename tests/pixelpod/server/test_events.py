@@ -21,14 +21,11 @@ from pixelpod.server.events import (
 from pixelpod.v1 import group_pb2, images_pb2
 
 CHUNK = images_pb2.ImageChunk(index=1, offset=7, data=b"x" * 1000)
-ACCEPTED = images_pb2.Accepted(request_id="a")
 PROGRESS = images_pb2.Progress(step=1, steps=2, seconds_left=0.5)
 DONE = images_pb2.GenerateResponse(request_id="a")
 
 
-@pytest.mark.parametrize(
-    "fields", [{"accepted": ACCEPTED}, {"progress": PROGRESS}, {"done": DONE}], ids=lambda fields: next(iter(fields))
-)
+@pytest.mark.parametrize("fields", [{"progress": PROGRESS}, {"done": DONE}], ids=lambda fields: next(iter(fields)))
 def test_one_event_is_encoded_as_a_generate_event(fields: dict[str, Message]) -> None:
     event = images_pb2.GenerateEvent(**fields)
     (message,) = join([group_pb2.ExecuteEvents(**fields)])
@@ -47,10 +44,9 @@ def test_a_chunk_by_itself_passes_untouched() -> None:
 
 
 def test_events_together_come_apart_in_order() -> None:
-    together = group_pb2.ExecuteEvents(accepted=ACCEPTED, progress=PROGRESS, image_chunk=[CHUNK, CHUNK], done=DONE)
+    together = group_pb2.ExecuteEvents(progress=PROGRESS, image_chunk=[CHUNK, CHUNK], done=DONE)
     events = list(split(together.SerializeToString()))
     assert [images_pb2.GenerateEvent.FromString(encode(event)) for event in events] == [
-        images_pb2.GenerateEvent(accepted=ACCEPTED),
         images_pb2.GenerateEvent(progress=PROGRESS),
         images_pb2.GenerateEvent(image_chunk=CHUNK),
         images_pb2.GenerateEvent(image_chunk=CHUNK),

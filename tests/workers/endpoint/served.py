@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pixelpod.v1 import group_pb2, group_pb2_grpc
+from tests.e2e.processes import wait_until
 from tests.workers.models import make_request
 from workers.endpoint import Endpoint
 from workers.liveness import LivenessFile
@@ -33,14 +34,19 @@ class Served:
     liveness: LivenessFile
 
     def execute(self, timeout: float | None = WAIT_SECONDS, **changes: Any) -> Any:
-        """Return the call of a request with changed parameters."""
-        return group_pb2_grpc.WorkerGroupStub(self.channel).Execute(make_request(**changes), timeout=timeout)
+        """Return the streamed call of a request with changed parameters."""
+        return group_pb2_grpc.WorkerGroupStub(self.channel).ExecuteStream(make_request(**changes), timeout=timeout)
 
     def accepted(self, **changes: Any) -> Any:
-        """Return the call of a request that has its place in the queue."""
+        """Return the streamed call of a request that has its place in the queue."""
+        before = self.queue.load().in_flight
         call = self.execute(**changes)
-        assert next(call).HasField("accepted")
+        self.wait_in_flight(before + 1)
         return call
+
+    def wait_in_flight(self, requests: int) -> None:
+        """Wait until so many requests are accepted and not ended."""
+        wait_until(lambda: self.queue.load().in_flight == requests, WAIT_SECONDS, lambda: "not accepted")
 
     def watch(self) -> Any:
         """Return the statuses, as they come."""

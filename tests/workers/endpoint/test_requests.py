@@ -11,10 +11,10 @@ import pytest
 
 from pixelpod.server.errors import ComputationFailed, from_call
 from pixelpod.server.events import CHUNK_BYTES
-from pixelpod.v1 import images_pb2
+from pixelpod.v1 import group_pb2_grpc, images_pb2
 from tests.e2e.processes import SERVING
 from tests.events import events_of
-from tests.workers.endpoint.served import Served
+from tests.workers.endpoint.served import WAIT_SECONDS, Served
 from tests.workers.models import make_request
 
 
@@ -32,8 +32,6 @@ def test_a_request_and_its_events(serve: Callable[..., Served]) -> None:
     call = served.execute(seeds=[1, 2])
     (request,) = served.take()
     assert request.message == make_request(seeds=[1, 2])
-    accepted = next(call).accepted
-    assert (accepted.request_id, accepted.position) == ("r-1", 0)
     request.post_progress(1, 10)
     assert next(call).progress.step == 1
     request.post_image(0, b"one")
@@ -59,7 +57,7 @@ def test_a_caller_that_does_not_read_blocks_nobody(serve: Callable[..., Served])
 
     quick = served.execute()
     served.take()[0].end(images_pb2.GenerateResponse(request_id="quick"))
-    assert [event.WhichOneof("event") for event in events_of(quick)] == ["accepted", "done"]
+    assert [event.WhichOneof("event") for event in events_of(quick)] == ["done"]
     assert served.health() == SERVING
 
     assert b"".join(event.image_chunk.data for event in events_of(slow)) == file
@@ -104,11 +102,32 @@ def test_deadlines_of_the_caller_and_of_the_group(serve: Callable[..., Served]) 
 
 def test_a_full_queue_refuses(serve: Callable[..., Served]) -> None:
     served = serve(queue_limit=1)
-    waiting = served.execute()
-    assert next(waiting).accepted.position == 0
+    waiting = served.accepted()
     with pytest.raises(grpc.RpcError) as failure:
         list(served.execute())
     assert failure.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert from_call(failure.value).retry_after_seconds > 0
     waiting.cancel()
     assert served.ended("RESOURCE_EXHAUSTED") == 1
+
+
+def test_the_whole_answer_at_once(serve: Callable[..., Served]) -> None:
+    served = serve()
+    stub = group_pb2_grpc.WorkerGroupStub(served.channel)
+    call = stub.Execute.future(make_request(), timeout=WAIT_SECONDS)
+    (request,) = served.take()
+    request.post_progress(1, 10)
+    request.post_image(0, b"one")
+    request.end(images_pb2.GenerateResponse(request_id="r-1", images=[images_pb2.Image(seed=3)]))
+    answer = call.result(WAIT_SECONDS)
+    assert (answer.request_id, answer.images[0].seed, answer.images[0].data) == ("r-1", 3, b"one")
+    assert served.ended("OK") == 1
+
+
+def test_a_whole_answer_that_nobody_waits_for_leaves(serve: Callable[..., Served]) -> None:
+    served = serve()
+    call = group_pb2_grpc.WorkerGroupStub(served.channel).Execute.future(make_request(), timeout=WAIT_SECONDS)
+    (request,) = served.take()
+    call.cancel()
+    assert served.ended("CANCELLED") == 1
+    assert not request.wanted

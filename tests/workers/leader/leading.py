@@ -21,7 +21,7 @@ from workers.leader import Leader
 from workers.metrics import GroupMetrics
 from workers.model_file import Bucket
 from workers.queue import RequestQueue
-from workers.request import AcceptedRequest
+from workers.streamed_request import StreamedRequest
 
 SEQUENCE_LENGTH = 64
 PROMPT = "城の上の月 🌙\nlook up"
@@ -36,7 +36,7 @@ class Led:
     metrics: GroupMetrics
     bucket: Bucket
 
-    def put(self, seconds: float = 60.0, **changes: Any) -> AcceptedRequest:
+    def put(self, seconds: float = 60.0, **changes: Any) -> StreamedRequest:
         message = make_request(
             **{"model": "tiny-sd3", "prompt": PROMPT, "steps": 2, "max_sequence_length": SEQUENCE_LENGTH} | changes
         )
@@ -57,7 +57,7 @@ class Answer:
     done: images_pb2.GenerateResponse = field(default_factory=images_pb2.GenerateResponse)
 
 
-async def answer_to(request: AcceptedRequest) -> Answer:
+async def answer_to(request: StreamedRequest) -> Answer:
     answer = Answer()
     for event in events_of([message async for message in request.messages()]):
         match event.WhichOneof("event"):
@@ -71,7 +71,7 @@ async def answer_to(request: AcceptedRequest) -> Answer:
     return answer
 
 
-async def steps_done(request: AcceptedRequest, steps: int) -> images_pb2.Progress:
+async def steps_done(request: StreamedRequest, steps: int) -> images_pb2.Progress:
     """Wait until the caller hears that so many steps are done."""
     messages = request.messages()
     while (told := group_pb2.ExecuteEvents.FromString(await anext(messages)).progress).step < steps:
@@ -79,7 +79,7 @@ async def steps_done(request: AcceptedRequest, steps: int) -> images_pb2.Progres
     return told
 
 
-async def failure_of(request: AcceptedRequest) -> RequestError:
+async def failure_of(request: StreamedRequest) -> RequestError:
     with pytest.raises(RequestError) as failure:
         await answer_to(request)
     return failure.value

@@ -1,3 +1,5 @@
+"""A request whose caller follows it: events as they come, and one ending."""
+
 from __future__ import annotations
 
 import asyncio
@@ -10,10 +12,10 @@ from pixelpod.server.events import CHUNK_BYTES
 from pixelpod.v1 import group_pb2, images_pb2
 from tests.events import events_of
 from tests.workers.models import accept
-from workers.request import AcceptedRequest
+from workers.streamed_request import StreamedRequest
 
 
-def accepted(seconds: float = 60.0) -> AcceptedRequest:
+def accepted(seconds: float = 60.0) -> StreamedRequest:
     return accept(seconds=seconds)
 
 
@@ -56,15 +58,13 @@ async def test_a_reader_in_time_sees_every_step() -> None:
 async def test_news_of_one_moment_travel_together() -> None:
     request = accepted()
     messages = request.messages()
-    request.tell_accepted(position=0, predicted_seconds=2.0)
-    for step in range(4):
+    for step in range(1, 4):
         request.post_progress(step, 3)
     request.post_image(0, b"one")
     request.post_image(1, b"two")
     request.end(images_pb2.GenerateResponse(request_id="r-1"))
     (message,) = [message async for message in messages]
     events = group_pb2.ExecuteEvents.FromString(message)
-    assert events.accepted == images_pb2.Accepted(request_id="r-1", predicted_seconds=2.0)
     assert events.progress.step == 3
     assert [(chunk.index, chunk.data) for chunk in events.image_chunk] == [(0, b"one"), (1, b"two")]
     assert events.done.request_id == "r-1"
@@ -73,22 +73,12 @@ async def test_news_of_one_moment_travel_together() -> None:
 async def test_news_that_nothing_follows_do_not_wait() -> None:
     request = accepted()
     messages = request.messages()
-    request.tell_accepted(position=0, predicted_seconds=2.0)
+    request.post_progress(1, 3)
     alone = group_pb2.ExecuteEvents.FromString(await asyncio.wait_for(anext(messages), 1))
-    assert [field.name for field, _ in alone.ListFields()] == ["accepted"]
+    assert [field.name for field, _ in alone.ListFields()] == ["progress"]
     request.post_image(0, b"one")
     image = group_pb2.ExecuteEvents.FromString(await asyncio.wait_for(anext(messages), 1))
     assert [field.name for field, _ in image.ListFields()] == ["image_chunk"]
-
-
-async def test_a_request_that_has_to_wait_is_told_so_at_once() -> None:
-    request = accepted()
-    messages = request.messages()
-    request.tell_accepted(position=1, predicted_seconds=2.0)
-    request.post_progress(0, 3)
-    first = group_pb2.ExecuteEvents.FromString(await anext(messages))
-    assert first.accepted.position == 1
-    assert not first.HasField("progress")
 
 
 async def test_an_ending_that_comes_while_an_image_is_sent_is_not_lost() -> None:
