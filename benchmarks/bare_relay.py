@@ -18,10 +18,9 @@ from benchmarks.processes import announce
 from benchmarks.timed_model import timed_model
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.v1 import group_pb2, images_pb2
+from service.group_connection import CHANNEL_OPTIONS
 
 SERVICE, METHOD = "pixelpod.v1.ImageGeneration", "Generate"
-LARGEST_BYTES = 16 * 1024 * 1024
-OPTIONS = [("grpc.max_receive_message_length", LARGEST_BYTES)]
 TIMEOUT_SECONDS = 30.0
 
 
@@ -64,7 +63,7 @@ def _request() -> group_pb2.ExecuteRequest:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    channel = grpc.aio.insecure_channel(arguments.server or arguments.group, OPTIONS)
+    channel = grpc.aio.insecure_channel(arguments.server or arguments.group, CHANNEL_OPTIONS)
     handle = to_server(channel) if arguments.server else to_group(channel)
     server = grpc.aio.server()
     handlers = {METHOD: grpc.unary_unary_rpc_method_handler(handle)}

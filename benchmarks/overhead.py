@@ -2,8 +2,9 @@
 
 python -m benchmarks.overhead [--seconds S] [--rounds N]
 
-Ours is two hops, the bare server one. Two relays (benchmarks.bare_relay) show what a second hop costs that does nothing
-at all: one before the bare server, one before our group. Rounds go through all of them: a busy machine slows all.
+Ours is two hops, the bare server one. Relays (benchmarks.bare_relay) show what a second hop costs that does nothing at
+all: before the bare server, before one that has a group's threads and no more of it, and before our group. Rounds go
+through all of them: a busy machine slows all.
 """
 
 from __future__ import annotations
@@ -34,11 +35,19 @@ def main() -> None:
     with ExitStack() as stack:
         bare = stack.enter_context(announced("benchmarks.bare_grpc", "--image-bytes", str(IMAGE_BYTES)))
         relay = stack.enter_context(announced("benchmarks.bare_relay", "--server", bare))
+        threads = stack.enter_context(announced("benchmarks.bare_threads", "--image-bytes", str(IMAGE_BYTES)))
+        threads_relay = stack.enter_context(announced("benchmarks.bare_relay", "--server", threads))
         options = ("--step-seconds", "0", "--steps", "1", "--image-bytes", str(IMAGE_BYTES))
         group = stack.enter_context(announced("benchmarks.timed_group", *options))
         group_relay = stack.enter_context(announced("benchmarks.bare_relay", "--group", group))
         ours, _, _ = stack.enter_context(frontend([group]))
-        servers = {"bare": bare, "bare relay": relay, "group relay": group_relay, "pixelpod": ours}
+        servers = {
+            "bare": bare,
+            "bare relay": relay,
+            "threads relay": threads_relay,
+            "group relay": group_relay,
+            "pixelpod": ours,
+        }
         for callers in (1, 8):
             rounds = [
                 {name: asyncio.run(_measure(each, callers, arguments.seconds)) for name, each in servers.items()}
@@ -75,7 +84,7 @@ def _report(callers: int, rounds: Sequence[dict[str, list[float]]]) -> None:
         p50 = [quantile(each[name], 0.5) for each in rounds]
         slower = statistics.median(own / quantile(each["bare"], 0.5) for own, each in zip(p50, rounds, strict=True))
         share = statistics.median(len(each[name]) / len(each["bare"]) for each in rounds)
-        print(f"  {name:11} p50 {statistics.median(p50) * 1000:5.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
+        print(f"  {name:13} p50 {statistics.median(p50) * 1000:5.1f} ms: {slower:.2f} x; throughput {share:.2f} x")
 
 
 def _frontend_alone() -> None:

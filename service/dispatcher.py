@@ -91,11 +91,14 @@ class Dispatcher:
             Overloaded: if the request had to make room for a more urgent one.
             Unavailable: if no group has been there for it for a while, or the frontend stops.
         """
+        waiting = self._waiting[ticket]
+        if waiting.done():
+            return waiting.result()
         suitable = [group.load for group in self._groups if suits(group, ticket)]
         latest_start = ticket.deadline - least_seconds(ticket, suitable)
         try:
             async with asyncio.timeout(latest_start - time.monotonic()):
-                return await self._waiting[ticket]
+                return await waiting
         except TimeoutError:
             raise _waited_too_long() from None
 

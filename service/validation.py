@@ -104,9 +104,9 @@ def _choice(request: images_pb2.GenerateRequest, field: str, default: int) -> in
     """Return the value of the enum field `field`, with UNSPECIFIED resolved to `default`."""
     value: int = getattr(request, field)
     enum = request.DESCRIPTOR.fields_by_name[field].enum_type
-    names = {known.number: known.name for known in enum.values} if enum is not None else {}
-    if value not in names:
-        choices = ", ".join(name for number, name in names.items() if number != 0)
+    assert enum is not None
+    if value not in enum.values_by_number:
+        choices = ", ".join(known.name for known in enum.values if known.number != 0)
         raise InvalidRequest(field, f"{field} {value} is unknown; choose one of {choices}, or leave it out")
     return value or default
 

@@ -64,7 +64,9 @@ class RequestQueue:
         self._computing: list[AcceptedRequest] = []
         self._window = BatchWindow(window_seconds)
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._left = threading.Condition(self._lock)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, on whichever thread, after every change of the load."""
@@ -77,14 +79,14 @@ class RequestQueue:
             Overloaded: if there is no room.
             Unavailable: if the queue was closed.
         """
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise Unavailable("the group is draining", reason="GROUP_DRAINING")
             if self._free_slots() == 0:
                 raise self._full()
             self._waiting.append(request)
             self._in_flight.append(request)
-            self._changed.notify_all()
+            self._arrived.notify()
         self._on_change()
 
     def take(self, timeout_seconds: float) -> list[RequestedImage]:
@@ -94,14 +96,14 @@ class RequestQueue:
         that can't be done in its time ends here. Call `batch_ended` before the next time.
         """
         until = time.monotonic() + timeout_seconds
-        with self._changed:
+        with self._lock:
             while True:
                 self._end_hopeless()
                 images = self._next_images()
                 wait_until = self._starts_at(images) if images else until
                 if time.monotonic() >= wait_until or (self._closed and not images):
                     break
-                self._changed.wait(wait_until - time.monotonic())
+                self._arrived.wait(wait_until - time.monotonic())
             for image in images:
                 image.request.taken += 1
             self._computing = _requests_of(images)
@@ -112,7 +114,7 @@ class RequestQueue:
 
     def batch_ended(self) -> None:
         """Note that the batch of the images taken last was computed, or given up."""
-        with self._changed:
+        with self._lock:
             if self._computing:
                 self._window.batch_ended(self._computing[0].key, len(self._computing))
             self._computing = []
@@ -120,18 +122,18 @@ class RequestQueue:
 
     def leave(self, request: AcceptedRequest) -> None:
         """Forget a request that ended, however it ended."""
-        with self._changed:
+        with self._lock:
             self._in_flight.remove(request)
             if request in self._waiting:
                 self._waiting.remove(request)
-            self._changed.notify_all()
+            self._left.notify_all()
         self._on_change()
 
     def close(self) -> None:
         """Accept nothing more."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._arrived.notify()
         self._on_change()
 
     @property
@@ -141,7 +143,7 @@ class RequestQueue:
 
     def end_all(self, error: RequestError) -> None:
         """End every request in flight with `error`, except those that have their ending already."""
-        with self._changed:
+        with self._lock:
             requests = list(self._in_flight)
         for request in requests:
             request.abandon()
@@ -149,22 +151,22 @@ class RequestQueue:
 
     def wait_until_empty(self, timeout_seconds: float) -> bool:
         """Wait until no request is in flight. Returns whether that came within the timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._in_flight, timeout_seconds)
+        with self._lock:
+            return self._left.wait_for(lambda: not self._in_flight, timeout_seconds)
 
     def load(self) -> Load:
         """Return the load now."""
-        with self._changed:
+        with self._lock:
             return Load(len(self._waiting), len(self._in_flight), self._free_slots(), self._backlog_seconds())
 
     def images_by_key(self) -> Counter[BatchKey]:
         """Return how many images wait, by what can be computed together."""
-        with self._changed:
+        with self._lock:
             return self._images_by_key()
 
     def ids(self) -> tuple[list[str], list[str]]:
         """Return the ids of the requests in flight that wait behind others, and those of all others in flight."""
-        with self._changed:
+        with self._lock:
             next_ones = set() if self._computing else set(_requests_of(self._next_images()))
             behind = {request for request in self._waiting if not request.taken} - next_ones
             waiting: list[str] = []

@@ -535,7 +535,7 @@ class Timings(_message.Message):
     compile_seconds: _builtins.float
     """Compile time within the stages above; 0 once the group is READY."""
     total_seconds: _builtins.float
-    """From arrival at the frontend until the closing message; of the call that began the computation (see request_id)."""
+    """From arrival at the frontend until the group's closing message; of the call that began the computation (see request_id)."""
     def __init__(
         self,
         *,
