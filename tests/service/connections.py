@@ -37,6 +37,13 @@ async def executed(
     return events_of([message async for message in connection.execute_stream(REQUEST, timeout_seconds)])
 
 
+async def executed_whole(
+    connection: GroupConnection, timeout_seconds: float = WAIT_SECONDS
+) -> images_pb2.GenerateResponse:
+    """Return the whole answer of a request."""
+    return images_pb2.GenerateResponse.FromString(await connection.execute(REQUEST, timeout_seconds))
+
+
 async def executed_to_first_step(connection: GroupConnection) -> AsyncIterator[bytes]:
     """Send a request to a stub group; return the messages that come after its first step."""
     messages = connection.execute_stream(REQUEST, WAIT_SECONDS)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -13,8 +14,11 @@ from pixelpod.server.errors import DeadlinePassed, InvalidRequest, Overloaded, R
 from pixelpod.v1 import group_pb2
 from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
 from tests.service.conftest import WAIT_SECONDS, eventually
-from tests.service.connections import REQUEST, connected, executed, executed_to_first_step
+from tests.service.connections import REQUEST, connected, executed, executed_to_first_step, executed_whole
 from tests.service.stub_group import StubGroup, tiny_model
+
+Execute = Callable[..., Awaitable[object]]
+both = pytest.mark.parametrize("execute", [executed, executed_whole])
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,15 @@ async def test_events_of_a_request(start_group) -> None:
     assert group.executed == [REQUEST]
 
 
+async def test_the_whole_answer_to_a_request(start_group) -> None:
+    group = await start_group()
+    async with connected(group.address) as connection:
+        answer = await executed_whole(connection)
+    assert [image.data for image in answer.images] == [group.image]
+    assert group.executed == [REQUEST]
+
+
+@both
 @pytest.mark.parametrize(
     "error",
     [
@@ -115,21 +128,22 @@ async def test_events_of_a_request(start_group) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_errors_of_a_group_come_back_as_they_were(start_group, error: RequestError) -> None:
+async def test_errors_of_a_group_come_back_as_they_were(start_group, error: RequestError, execute: Execute) -> None:
     group = await start_group()
     group.error = error
     async with connected(group.address) as connection:
         with pytest.raises(type(error)) as raised:
-            await executed(connection)
+            await execute(connection)
     assert vars(raised.value) == vars(error)
 
 
-async def test_deadline_ends_the_computation(start_group) -> None:
+@both
+async def test_deadline_ends_the_computation(start_group, execute: Execute) -> None:
     group = await start_group()
     group.go_on.clear()
     async with connected(group.address) as connection:
         with pytest.raises(DeadlinePassed):
-            await executed(connection, timeout_seconds=0.3)
+            await execute(connection, timeout_seconds=0.3)
         await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
 
 
@@ -143,11 +157,12 @@ async def test_closing_the_events_cancels_the_computation(start_group) -> None:
         await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
 
 
-async def test_cancelled_caller_is_no_lost_group(start_group) -> None:
+@both
+async def test_cancelled_caller_is_no_lost_group(start_group, execute: Execute) -> None:
     group = await start_group()
     group.go_on.clear()
     async with connected(group.address) as connection:
-        task = asyncio.create_task(executed(connection))
+        task = asyncio.create_task(execute(connection))
         await asyncio.wait_for(group.stepped.wait(), WAIT_SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -155,11 +170,12 @@ async def test_cancelled_caller_is_no_lost_group(start_group) -> None:
         await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
 
 
-async def test_cut_requests_end_as_unavailable(start_group) -> None:
+@both
+async def test_cut_requests_end_as_unavailable(start_group, execute: Execute) -> None:
     group = await start_group()
     group.go_on.clear()
     async with connected(group.address) as connection:
-        task = asyncio.create_task(executed(connection))
+        task = asyncio.create_task(execute(connection))
         await asyncio.wait_for(group.stepped.wait(), WAIT_SECONDS)
         connection.cut_requests("the reason why", "CUT")
         with pytest.raises(Unavailable) as lost:
@@ -180,6 +196,19 @@ async def test_requests_of_a_dead_or_stuck_process_end_within_seconds(held_group
         assert time.monotonic() - began < 3
         assert lost.value.retry_after_seconds == 1
         await eventually(lambda: connection.availability is Availability.GONE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+async def test_whole_answers_of_a_dead_or_stuck_process_end_too(held_group, number: signal.Signals) -> None:
+    process, address = held_group
+    async with connected(address, silent_seconds=1.0) as connection:
+        answer = asyncio.create_task(executed_whole(connection))
+        await eventually(lambda: list(connection.load.status.computing) == [REQUEST.request_id])
+        began = time.monotonic()
+        process.send_signal(number)
+        with pytest.raises(Unavailable, match=r"group stub-process (was lost|fell silent)"):
+            await answer
+        assert time.monotonic() - began < 3
 
 
 async def test_unwatched_group_is_gone() -> None:
