@@ -22,15 +22,22 @@ DEADLINE_SECONDS = 30.0
 
 
 class PlainClient:
-    """A caller without our client library: it has the stubs and the published service config, and calls Generate."""
+    """A caller without our client library: it has the stubs and the published service config, and calls Generate.
 
-    def __init__(self, target: str) -> None:
+    Args:
+        target: The frontend.
+        with_ids: Whether it gives its requests ids. Others go another way: nobody can join or repeat them.
+    """
+
+    def __init__(self, target: str, with_ids: bool = True) -> None:
+        self._with_ids = with_ids
         options = [("grpc.service_config", json.dumps(SERVICE_CONFIG)), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(target, options)
 
     async def generate(self, prompt: str, *, seed: int, deadline_seconds: float) -> images_pb2.GenerateResponse:
         stub = images_pb2_grpc.ImageGenerationStub(self._channel)
-        request = images_pb2.GenerateRequest(prompt=prompt, seed=seed, request_id=uuid.uuid4().hex)
+        request_id = uuid.uuid4().hex if self._with_ids else ""
+        request = images_pb2.GenerateRequest(prompt=prompt, seed=seed, request_id=request_id)
         return await stub.Generate(request, timeout=deadline_seconds)
 
     async def __aenter__(self) -> Self:

@@ -16,7 +16,7 @@ from pixelpod.client import AsyncClient
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 from tests.e2e.frontends import RunningFrontend
 from tests.e2e.processes import wait_until
-from tests.e2e.steady_load import steady_load
+from tests.e2e.steady_load import PlainClient, steady_load
 from tests.e2e.timed_groups import TimedGroup, TimedGroups
 
 GROUPS = 3
@@ -42,7 +42,8 @@ async def test_no_caller_notices_the_death_of_a_group(
 ) -> None:
     await asyncio.to_thread(service.wait_groups, GROUPS)
     recoveries, broken = [], set()
-    async with AsyncClient(service.address) as client, steady_load([client], RATE) as load:
+    callers = AsyncClient(service.address), PlainClient(service.address, with_ids=False)
+    async with callers[0], callers[1], steady_load(callers, RATE) as load:
         for number in range(faults):
             await asyncio.sleep(pause_seconds)
             group = groups.all[number % GROUPS]
