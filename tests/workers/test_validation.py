@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from pixelpod.server.errors import InvalidRequest, Unavailable, UnknownModel
-from pixelpod.v1 import images_pb2
+from pixelpod.server.errors import InvalidRequest, UnknownModel
 from tests.workers.models import make_model, make_request
-from workers.validation import check_request, check_warm
+from workers.validation import check_request
 
 
 @pytest.mark.parametrize(
@@ -59,13 +58,6 @@ def test_listed_steps_are_the_only_ones() -> None:
     assert check_request(make_request(steps=4), model)
     with pytest.raises(InvalidRequest, match="steps 5 is not served; choose one of 4, 10"):
         check_request(make_request(steps=5), model)
-
-
-def test_a_cold_bucket_is_refused_by_name() -> None:
-    check_warm(images_pb2.Bucket(width=64, height=96, warm=True))
-    with pytest.raises(Unavailable, match="64x96") as refusal:
-        check_warm(images_pb2.Bucket(width=64, height=96))
-    assert refusal.value.reason == "BUCKET_NOT_WARM"
 
 
 def test_another_model_is_refused() -> None:
