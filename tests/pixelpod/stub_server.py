@@ -68,7 +68,7 @@ class StubServer(images_pb2_grpc.ImageGenerationServicer):
                 yield event
         except Stopping:
             await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter where the caller left while an event was sent
             self.cancelled.set()
             raise
 

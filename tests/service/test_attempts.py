@@ -87,13 +87,12 @@ async def all_ready(client: Client) -> None:
     await eventually(lambda: all(group.ready for group in client.frontend.groups))
 
 
-async def break_once_known(client: Client, *groups: BreakingGroup) -> None:
-    """Have each group break when the frontend knows that it computes."""
+async def break_once_known(client: Client, group: BreakingGroup) -> None:
+    """Have the group break when the frontend knows that it computes."""
     assert client.frontend is not None
-    for group in groups:
-        (known,) = [known for known in client.frontend.groups if known.address == group.address]
-        await eventually(lambda known=known: len(known.load.status.computing) == 1)
-        group.known.set()
+    (known,) = [known for known in client.frontend.groups if known.address == group.address]
+    await eventually(lambda: len(known.load.status.computing) == 1)
+    group.known.set()
 
 
 def sent_again(client: Client, reason: str) -> float | None:
@@ -189,7 +188,7 @@ async def test_the_second_death_names_the_likely_cause(start_breaking, start_gro
     client = await start_frontend(*groups, spared)
     await all_ready(client)
     call = asyncio.create_task(failure(client, ask, deadline_seconds=500))
-    await break_once_known(client, *sorted(groups, key=lambda group: not group.executed))
+    await asyncio.gather(*(break_once_known(client, group) for group in groups))
     error = await call
     assert status_code_of(error) is grpc.StatusCode.FAILED_PRECONDITION
     assert error.reason == "POISON_REQUEST"
