@@ -107,8 +107,9 @@ class Dispatcher:
         self._give_back(ticket)
         self._waiting[ticket] = asyncio.get_running_loop().create_future()
         self._queue(ticket.model).add(ticket)
-        self._watch_desertion(ticket)
         self.dispatch(ticket.model, self._groups)
+        if not self._waiting[ticket].done():
+            self._watch_desertion(ticket)
 
     def dispatch(self, model: str, groups: Iterable[GroupConnection]) -> None:
         """Give the model's waiting requests the room that these groups have now, the most urgent ones first."""

@@ -19,9 +19,10 @@ def resolve_bucket(request: images_pb2.GenerateRequest, model: images_pb2.Model)
         InvalidRequest: if one side is missing or below 1, or if no bucket has the size.
     """
     width, height = _asked_size(request, model)
+    for bucket in model.buckets:
+        if (bucket.width, bucket.height) == (width, height):
+            return bucket
     nearest = nearest_buckets(model.buckets, width, height)
-    if (nearest[0].width, nearest[0].height) == (width, height):
-        return nearest[0]
     if request.size_policy != images_pb2.SIZE_POLICY_NEAREST:
         field = "height" if any(bucket.width == width for bucket in model.buckets) else "width"
         sizes = ", ".join(size_text(bucket.width, bucket.height) for bucket in nearest[:SIZES_NAMED])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
 
 from pixelpod.v1 import group_pb2
@@ -11,13 +12,10 @@ from workers.batching import BatchKey, batch_sizes
 _NEWEST_WEIGHT = 0.3
 """Of the newest batch in the running means: a few batches make a change of the machine's speed felt."""
 
-_Shape = tuple[int, int, int]
-"""Width, height, batch size."""
-
 
 @dataclass(frozen=True)
 class BatchSeconds:
-    """What a batch of one shape takes."""
+    """What a batch of one size takes."""
 
     step: float
     """One denoising step."""
@@ -34,16 +32,17 @@ class Estimates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._measured: dict[_Shape, BatchSeconds] = {}
+        self._measured: dict[tuple[int, int], dict[int, BatchSeconds]] = defaultdict(dict)
+        """By width and height in pixels, then by batch size."""
 
     def observe(self, batch: group_pb2.RunBatch, step_seconds: float, beside_seconds: float) -> None:
         """Learn from a computed batch."""
-        shape = (batch.width, batch.height, batch.batch_size)
         with self._lock:
-            before = self._measured.get(shape)
-            weight = 1.0 if before is None else _NEWEST_WEIGHT
-            old = before or BatchSeconds(0.0, 0.0)
-            self._measured[shape] = BatchSeconds(
+            sizes = self._measured[batch.width, batch.height]
+            old = sizes.get(batch.batch_size)
+            weight = 1.0 if old is None else _NEWEST_WEIGHT
+            old = old or BatchSeconds(0.0, 0.0)
+            sizes[batch.batch_size] = BatchSeconds(
                 step=weight * step_seconds + (1 - weight) * old.step,
                 beside=weight * beside_seconds + (1 - weight) * old.beside,
             )
@@ -55,11 +54,13 @@ class Estimates:
         and too long for others.
         """
         with self._lock:
-            sizes = [size for (w, h, size) in self._measured if (w, h) == (width, height)]
-            if not sizes:
+            sizes = self._measured.get((width, height))
+            if sizes is None:
                 return BatchSeconds(0.0, 0.0)
+            if batch_size in sizes:
+                return sizes[batch_size]
             nearest = min(sizes, key=lambda size: abs(size - batch_size))
-            measured = self._measured[width, height, nearest]
+            measured = sizes[nearest]
         factor = batch_size / nearest
         return BatchSeconds(measured.step * factor, measured.beside * factor)
 
@@ -74,7 +75,8 @@ class Estimates:
                     step_seconds=seconds.step,
                     beside_seconds=seconds.beside,
                 )
-                for (width, height, batch_size), seconds in self._measured.items()
+                for (width, height), sizes in self._measured.items()
+                for batch_size, seconds in sizes.items()
             ]
 
     def seconds(self, key: BatchKey, images: int) -> float:

@@ -26,6 +26,7 @@ class StatusBoard:
         self._queue = queue
         self._lock = threading.Lock()
         self._on_change: Callable[[], None] = lambda: None
+        self._warm: set[tuple[int, int]] = set()
         self._status = group_pb2.GroupStatus(
             group=group,
             epoch=epoch,
@@ -66,6 +67,7 @@ class StatusBoard:
             bucket.warm = True
             bucket.measured_seconds = measured_seconds
             bucket.step_seconds = step_seconds
+            self._warm.add((width, height))
         self._on_change()
 
     @property
@@ -74,9 +76,8 @@ class StatusBoard:
         return self._status.state
 
     def warm(self, width: int, height: int) -> bool:
-        """Return whether the bucket of this size in pixels, one of the model's, is warm."""
-        with self._lock:
-            return self._bucket(width, height).warm
+        """Return whether the bucket of this size in pixels is warm."""
+        return (width, height) in self._warm
 
     def snapshot(self) -> group_pb2.GroupStatus:
         """Return a copy of the status with the load of this moment."""
