@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from pixelpod.server.errors import InvalidRequest, RequestError, Unavailable, UnknownModel
 from pixelpod.v1 import images_pb2
-from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
+from service.availability import Availability
+from service.group_connection import CONTRACT_VERSION, GroupConnection
 
 NAMES_LISTED = 10
 """How many model names an error message lists."""

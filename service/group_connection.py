@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import TypeAlias
 
 import grpc
@@ -14,6 +13,7 @@ import grpc
 from pixelpod.server.errors import PermissionDenied, Unauthenticated, Unavailable, from_call
 from pixelpod.v1 import group_pb2, group_pb2_grpc, images_pb2
 from service.absence import Absence
+from service.availability import Availability, availability_of
 from service.group_access import PLAIN_TEXT, GroupAccess
 from service.load import GroupLoad
 from service.patience import within
@@ -58,27 +58,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # The group is told how large an answer may be.
     ("grpc.max_receive_message_length", -1),
 )
-
-
-class Availability(StrEnum):
-    """What a group is to this frontend."""
-
-    GONE = "gone"
-    """No status stream: not started, unreachable, dead, or silent for too long."""
-    INCOMPATIBLE = "incompatible"
-    """It speaks another version of the contract."""
-    LOADING = "loading"
-    WARMING = "warming"
-    READY = "ready"
-    DRAINING = "draining"
-
-
-_AVAILABILITIES = {
-    group_pb2.GROUP_STATE_LOADING: Availability.LOADING,
-    group_pb2.GROUP_STATE_WARMING: Availability.WARMING,
-    group_pb2.GROUP_STATE_READY: Availability.READY,
-    group_pb2.GROUP_STATE_DRAINING: Availability.DRAINING,
-}
 
 
 class GroupConnection:
@@ -271,7 +250,7 @@ class GroupConnection:
     def _take(self, status: group_pb2.GroupStatus) -> None:
         self.load.take(status)
         if status.contract_version == CONTRACT_VERSION:
-            self._change(_AVAILABILITIES.get(status.state, Availability.GONE), status.model)
+            self._change(availability_of(status.state), status.model)
         else:
             self._change(Availability.INCOMPATIBLE, None)
         self._on_status(self)

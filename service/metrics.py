@@ -8,7 +8,8 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info
 
-from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
+from service.availability import Availability
+from service.group_connection import CONTRACT_VERSION, GroupConnection
 
 SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600)
 """From a refusal to the longest request allowed by default."""

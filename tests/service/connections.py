@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pixelpod.v1 import group_pb2, images_pb2
-from service.group_connection import Availability, GroupConnection
+from service.availability import Availability
+from service.group_connection import GroupConnection
 from tests.events import events_of
 from tests.service.conftest import WAIT_SECONDS, eventually
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pixelpod.v1 import group_pb2, images_pb2
 from service.absence import Absence
-from service.group_connection import Availability
+from service.availability import Availability
 from service.load import GroupLoad
 from tests.service.stub_group import tiny_model
 

@@ -11,8 +11,8 @@ import pytest
 from pixelpod.server.errors import RequestError
 from pixelpod.v1 import images_pb2
 from service.admission import Ticket
+from service.availability import Availability
 from service.dispatcher import Dispatcher
-from service.group_connection import Availability
 from service.metrics import FrontendMetrics
 from tests.service.fake_groups import FakeGroup
 

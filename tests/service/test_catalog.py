@@ -7,7 +7,8 @@ import pytest
 
 from pixelpod.server.errors import InvalidRequest, Unavailable, UnknownModel, from_call
 from pixelpod.v1 import group_pb2, images_pb2
-from service.group_connection import CONTRACT_VERSION, Availability
+from service.availability import Availability
+from service.group_connection import CONTRACT_VERSION
 from tests.service.conftest import Client, eventually
 from tests.service.stub_group import StubGroup, tiny_model
 

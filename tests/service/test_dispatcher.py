@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pixelpod.server.errors import DeadlinePassed, Overloaded, Unavailable
+from service.availability import Availability
 from service.dispatcher import Place
-from service.group_connection import Availability
 from tests.service.fake_groups import FakeGroup
 from tests.service.scene import HIGH, LOW, Scene, ticket
 from tests.service.stub_group import measured

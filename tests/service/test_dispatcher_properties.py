@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.group_connection import Availability
+from service.availability import Availability
 from tests.service.fake_groups import FakeGroup
 from tests.service.scene import HIGH, LOW, NORMAL, Scene, ticket
 

@@ -10,8 +10,8 @@ import pytest
 import pixelpod.server.reloading
 from pixelpod.server.errors import from_call
 from pixelpod.server.reloading import FileRefused
+from service.availability import Availability
 from service.group_access import read_token
-from service.group_connection import Availability
 from tests.certificates import Authority
 from tests.service.conftest import eventually
 from tests.tokens import entry, write_tokens

@@ -12,7 +12,8 @@ import pytest
 
 from pixelpod.server.errors import DeadlinePassed, InvalidRequest, Overloaded, RequestError, Unavailable
 from pixelpod.v1 import group_pb2
-from service.group_connection import CONTRACT_VERSION, Availability, GroupConnection
+from service.availability import Availability
+from service.group_connection import CONTRACT_VERSION, GroupConnection
 from tests.service.conftest import WAIT_SECONDS, eventually
 from tests.service.connections import REQUEST, connected, executed, executed_to_first_step, executed_whole
 from tests.service.stub_group import StubGroup, tiny_model
