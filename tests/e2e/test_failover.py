@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.load import quantile
 from pixelpod.client import AsyncClient
+from pixelpod.server.errors import from_call
 from pixelpod.v1 import images_pb2, images_pb2_grpc
 from tests.e2e.frontends import RunningFrontend
 from tests.e2e.processes import wait_until
@@ -95,6 +96,29 @@ async def test_retries_with_one_id_while_their_group_is_killed(groups: TimedGrou
     assert [each.seed for each in groups.computed()] == [late.images[0].seed], "computed to the end once"
     service.wait_idle()
     assert service.metric("pixelpod_frontend_sent_again_total") == 1
+
+
+@pytest.mark.parametrize("request_id", ["", "the-same"], ids=["whole", "streamed"])
+async def test_a_request_that_two_groups_died_of_is_named(
+    groups: TimedGroups, service: RunningFrontend, request_id: str
+) -> None:
+    await asyncio.to_thread(service.wait_groups, GROUPS)
+    alive = list(groups.all)
+    await asyncio.to_thread(alive.pop().end, signal.SIGKILL)
+    await asyncio.to_thread(service.wait_groups, len(alive))
+    poison = images_pb2.GenerateRequest(prompt="a fox", request_id=request_id, steps=STEPS_OF_SECONDS)
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        stub = images_pb2_grpc.ImageGenerationStub(channel)
+        call = asyncio.ensure_future(_answer(stub, poison))
+        while alive:
+            computing = await _wait_busy(alive)
+            alive.remove(computing)
+            await asyncio.to_thread(computing.end, signal.SIGKILL)
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await call
+    assert ended.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert from_call(ended.value).reason == "POISON_REQUEST"
+    assert groups.computed() == []
 
 
 async def _answer(

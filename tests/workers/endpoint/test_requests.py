@@ -131,3 +131,24 @@ def test_a_whole_answer_that_nobody_waits_for_leaves(serve: Callable[..., Served
     call.cancel()
     assert served.ended("CANCELLED") == 1
     assert not request.wanted
+
+
+def test_the_status_tells_who_waits_and_who_computes(serve: Callable[..., Served]) -> None:
+    served = serve()
+    statuses = served.watch()
+
+    def told(waiting: list[str], computing: list[str]) -> bool:
+        return any((list(status.waiting), list(status.computing)) == (waiting, computing) for status in statuses)
+
+    assert told([], [])
+    first = served.accepted()
+    assert told([], ["r-1"]), "a free device begins with it at once"
+    served.queue.take(WAIT_SECONDS)
+    second = served.accepted(steps=7)
+    assert told(["r-1"], ["r-1"])
+    served.queue.batch_ended()
+    served.queue.take(WAIT_SECONDS)
+    assert told([], ["r-1", "r-1"]), "one is on its way, the other computes"
+    for call in (first, second):
+        call.cancel()
+    assert told([], [])
