@@ -2,7 +2,7 @@
 
 A group here does what workers/queue.py does: a short queue of limited room, batches of one key, the oldest request
 first.
-It tells its load as workers/endpoint.py does: at changes, at most every 20 ms, and at least every 0.5 s.
+It tells its load as workers/endpoint.py does: at changes, at most every 10 ms, and at least every 0.5 s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pixelpod.v1 import group_pb2, images_pb2
 
 MODEL = "simulated"
 STATUS_SECONDS = 0.5
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.01
 BATCHES_WAITING = 2
 """Of the largest size: as many images as a group's queue holds."""
 
