@@ -10,7 +10,8 @@ from functools import partial
 from typing import TypeAlias
 
 from pixelpod.server.errors import AlreadyExists, DeadlinePassed, InvalidRequest, Unavailable
-from pixelpod.server.events import Event, Events, decode_chunk
+from pixelpod.server.events import Event, Events, decode_chunk, size_bytes
+from pixelpod.server.readers import current_reader
 from pixelpod.v1 import images_pb2
 from service.computation import Computation
 from service.kept_answers import KeptAnswer, KeptAnswers, Key
@@ -39,8 +40,8 @@ class Answers:
         self._kept = KeptAnswers(kept_seconds, kept_bytes)
         metrics.answers_kept_bytes.set_function(lambda: self._kept.size_bytes)
         self._running: dict[Key, Computation] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Of all computations, also of those given up that have not ended yet."""
+        self._unfinished: set[Computation] = set()
+        """All computations whose tasks have not ended, also those without an id, and those given up."""
 
     async def events(self, caller: str, request: images_pb2.GenerateRequest, record: RequestRecord) -> Events:
         """Yield the events that answer `request`. Closing the iterator leaves the answer to its other callers.
@@ -53,23 +54,22 @@ class Answers:
         Raises:
             RequestError: that ends the request.
         """
-        if not request.request_id:
-            if request.HasField("resume_from"):
-                raise InvalidRequest("resume_from", "resume_from needs the request_id of the stream that broke")
-            # An id drawn here is never repeated: there is nothing to share or to keep.
-            answer = self._generate(request, record)
-        else:
+        if request.request_id:
             record.request_id = resolve_request_id(request)
             answer = self._named(caller, request, record)
+        elif request.HasField("resume_from"):
+            raise InvalidRequest("resume_from", "resume_from needs the request_id of the stream that broke")
+        else:
+            answer = self._begin(request, record).read(record)
         async with aclosing(answer):
             async for event in _lacking(answer, request.resume_from) if request.HasField("resume_from") else answer:
                 yield event
 
     async def close(self) -> None:
         """Give up all computations that still run: by now, nobody can come back for them."""
-        for computation in self._running.values():
+        for computation in self._unfinished:
             computation.give_up()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(computation.task for computation in self._unfinished), return_exceptions=True)
 
     async def _named(self, caller: str, request: images_pb2.GenerateRequest, record: RequestRecord) -> Events:
         """Yield the answer to a request with an id: the kept one, or that of a computation."""
@@ -83,8 +83,11 @@ class Answers:
         _check_same(fingerprint, kept.fingerprint)
         self._metrics.repeated_requests.labels("kept").inc()
         record.model = kept.model
+        reader = current_reader()
+        reader.add_unread(kept.size_bytes)
         for event in kept.events:
             yield event
+            reader.take(size_bytes(event))
 
     async def _computed(
         self, key: Key, fingerprint: bytes, request: images_pb2.GenerateRequest, record: RequestRecord
@@ -94,7 +97,7 @@ class Answers:
         A computation has the time of the call that began it. A joined call that has more begins it anew.
         """
         while True:
-            computation = self._join(key, fingerprint) or self._begin(key, fingerprint, request, record)
+            computation = self._join(key, fingerprint) or self._begin(request, record, key, fingerprint)
             images_came = False
             try:
                 async with aclosing(computation.read(record)) as events:
@@ -119,16 +122,30 @@ class Answers:
         return computation
 
     def _begin(
-        self, key: Key, fingerprint: bytes, request: images_pb2.GenerateRequest, record: RequestRecord
+        self,
+        request: images_pb2.GenerateRequest,
+        record: RequestRecord,
+        key: Key | None = None,
+        fingerprint: bytes = b"",
     ) -> Computation:
-        computation = Computation(self._generate(request, record), fingerprint, record, partial(self._ended, key))
-        self._running[key] = computation
-        self._tasks.add(computation.task)
-        computation.task.add_done_callback(self._tasks.discard)
+        """Begin to compute; under `key` others can join, and the answer is kept. An id drawn here is never repeated."""
+        computation = Computation(
+            self._generate(request, record),
+            fingerprint,
+            record,
+            on_end=partial(self._ended, key),
+            resumable=key is not None,
+        )
+        self._unfinished.add(computation)
+        if key is not None:
+            self._running[key] = computation
         return computation
 
-    def _ended(self, key: Key, computation: Computation) -> None:
-        """Keep the answer, if there is one; a failure is forgotten, so that a retry computes anew."""
+    def _ended(self, key: Key | None, computation: Computation) -> None:
+        """Keep the answer, if there is one and a repeat can ask for it; after a failure a retry computes anew."""
+        self._unfinished.discard(computation)
+        if key is None:
+            return
         if self._running.get(key) is computation:  # no other took the place of one given up
             del self._running[key]
         if events := computation.events:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from pixelpod.server.callers import Caller
 from pixelpod.server.errors import InvalidRequest, Overloaded
@@ -30,9 +29,8 @@ class CallerLimits:
         self._whole_at: dict[str, float] = {}
         """When a caller's allowance of images is whole again: a token bucket in one number (GCRA, ITU-T I.371)."""
 
-    @contextmanager
-    def running(self, caller: Caller) -> Iterator[None]:
-        """Count a request of `caller` while it is handled within.
+    def enter(self, caller: Caller) -> None:
+        """Count a request of `caller` until `leave`.
 
         Raises:
             Overloaded: if it has as many as it may.
@@ -40,17 +38,18 @@ class CallerLimits:
         limit, running = caller.max_concurrent_requests, self._running[caller.name]
         if limit is not None and running >= limit:
             raise Overloaded(
-                f"{caller.name} has {running} requests in flight and may have {limit}; wait until one ends",
+                f"{caller.name} has {running} requests in flight and may have {limit}; wait until one ends, and its "
+                "answer is read",
                 reason="CALLER_BUSY",
                 retry_after_seconds=RETRY_BUSY_SECONDS,
             )
         self._running[caller.name] += 1
-        try:
-            yield
-        finally:
-            self._running[caller.name] -= 1
-            if not self._running[caller.name]:
-                del self._running[caller.name]
+
+    def leave(self, caller: Caller) -> None:
+        """Note that a request of `caller` ended, and the last byte of its answer is gone."""
+        self._running[caller.name] -= 1
+        if not self._running[caller.name]:
+            del self._running[caller.name]
 
     def take_images(self, caller: Caller, count: int) -> None:
         """Take `count` images from what `caller` may ask for this minute.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -62,24 +62,42 @@ class Dispatcher:
         self._deserted: dict[Ticket, asyncio.TimerHandle] = {}
         """Waiting requests that no group is there for: when they end."""
 
-    @contextmanager
-    def admitted(self, ticket: Ticket) -> Iterator[Forecast]:
-        """Let a new request wait, or refuse it at once. Yields what is expected; afterwards it has left.
+    def expect(self, ticket: Ticket) -> Forecast:
+        """Return what is expected of a new request, or refuse it at once. It does not wait yet.
 
         Raises:
             Unavailable: if no group can serve it.
             DeadlinePassed: if it takes longer than its time, even by itself.
             Overloaded: if it would end too late, or too many wait.
         """
-        expected = self._expect(ticket)
+        loads = self._loads(ticket)
+        queue = self._queue(ticket.model)
+        expected = forecast(ticket, queue.before(ticket), loads)
+        seconds_left = ticket.deadline - time.monotonic()
+        if least_seconds(ticket, loads) > seconds_left:
+            raise _too_short(expected.own_seconds, seconds_left)
+        if expected.start_seconds > 0 and expected.finish_seconds * MARGIN > seconds_left:
+            raise _too_late(expected.finish_seconds, seconds_left)
+        if queue.full and self._displaceable(ticket) is None:
+            raise self._queue_full(ticket)
+        return expected
+
+    @contextmanager
+    def queued(self, ticket: Ticket) -> Iterator[None]:
+        """Let a request wait that `expect` did not refuse; afterwards it has left.
+
+        Raises:
+            Overloaded: if too many wait.
+        """
+        self._make_room(ticket)
         self.wait_again(ticket)
         try:
-            yield expected
+            yield
         finally:
             self._leave(ticket)
 
     def ahead(self, ticket: Ticket) -> int:
-        """Return how many requests are before `ticket`: in the queue, and on the group with the fewest."""
+        """Return how many requests are before one that does not wait yet: in the queue, and on the least busy group."""
         groups = [group.load.requests_ahead for group in self._groups if suits(group, ticket)]
         return self._queue(ticket.model).position(ticket) + min(groups, default=0)
 
@@ -147,20 +165,10 @@ class Dispatcher:
     def _queue(self, model: str) -> AdmissionQueue:
         return self._queues.setdefault(model, AdmissionQueue(self._queue_limit))
 
-    def _expect(self, ticket: Ticket) -> Forecast:
-        """Return what is expected of a new request, or refuse it. Errors as `admitted` says."""
+    def _loads(self, ticket: Ticket) -> list[GroupLoad]:
+        """Return the loads of the groups that could compute the request; raise `Unavailable` if there is none."""
         ready = [group for group in ready_groups(self._groups, ticket.model) if ticket.takes_revision(group.revision)]
-        loads = [group.load for group in warm_groups(ready, ticket.parameters)]
-        queue = self._queue(ticket.model)
-        expected = forecast(ticket, queue.before(ticket), loads)
-        seconds_left = ticket.deadline - time.monotonic()
-        if least_seconds(ticket, loads) > seconds_left:
-            raise _too_short(expected.own_seconds, seconds_left)
-        if expected.start_seconds > 0 and expected.finish_seconds * MARGIN > seconds_left:
-            raise _too_late(expected.finish_seconds, seconds_left)
-        if queue.full:
-            self._make_room(queue, ticket, loads)
-        return expected
+        return [group.load for group in warm_groups(ready, ticket.parameters)]
 
     def _assign(self, ticket: Ticket, group: GroupConnection) -> None:
         self._forget_desertion(ticket)
@@ -186,16 +194,28 @@ class Dispatcher:
         place.group.load.forget(place.sent)
         self.group_changed(place.group)
 
-    def _make_room(self, queue: AdmissionQueue, ticket: Ticket, loads: Sequence[GroupLoad]) -> None:
-        """End the least urgent waiting request for a more urgent one, but only if it can't be done in time any more."""
+    def _make_room(self, ticket: Ticket) -> None:
+        """Have a place in the queue for a new request, or raise `Overloaded`."""
+        queue = self._queue(ticket.model)
+        if queue.full:
+            displaced = self._displaceable(ticket)
+            if displaced is None:
+                raise self._queue_full(ticket)
+            self._end(queue, displaced, _displaced())
+
+    def _displaceable(self, ticket: Ticket) -> Ticket | None:
+        """Return the least urgent waiting request if `ticket` is more urgent, and it can't be done in time any more."""
+        queue = self._queue(ticket.model)
         last = queue.last
-        if last is not None and ticket.order < last.order:
-            left = last.deadline - time.monotonic()
-            if forecast(last, queue.before(last), loads).finish_seconds > left:
-                self._end(queue, last, _displaced())
-                return
-        start = forecast(ticket, list(queue), loads).start_seconds
-        raise Overloaded(
+        if last is None or ticket.order >= last.order:
+            return None
+        finish_seconds = forecast(last, queue.before(last), self._loads(ticket)).finish_seconds
+        return last if finish_seconds > last.deadline - time.monotonic() else None
+
+    def _queue_full(self, ticket: Ticket) -> Overloaded:
+        queue = self._queue(ticket.model)
+        start = forecast(ticket, list(queue), self._loads(ticket)).start_seconds
+        return Overloaded(
             f"{len(queue)} requests of the model wait already, as many as may; try again after the delay",
             reason="QUEUE_FULL",
             retry_after_seconds=max(LEAST_RETRY_SECONDS, start / len(queue)),

@@ -18,6 +18,8 @@ from pixelpod.server.logs import configure_logging
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
 from pixelpod.server.probes import LIVE, ProbeServer, serving
+from pixelpod.server.reader_interceptor import ReaderInterceptor
+from pixelpod.server.readers import Readers
 from pixelpod.server.transport import SERVER_OPTIONS, connection_age_options, listen
 from service.caller_limits import CallerLimits
 from service.discovery import Discovery, sources_of
@@ -95,8 +97,15 @@ class Frontend:
         self._health = health.aio.HealthServicer()
         self._draining = False
         self._service = ImageGeneration(self.groups, generation, limits, self.metrics, settings)
+        self._readers = Readers(
+            settings.reader_stall_seconds,
+            settings.unread_bytes,
+            settings.caller_unread_bytes,
+            on_end=lambda reason: self.metrics.readers_ended.labels(reason).inc(),
+        )
+        self.metrics.unread_bytes.set_function(lambda: self._readers.unread_bytes)
         self._server = grpc.aio.server(
-            interceptors=self._access.interceptors,
+            interceptors=(ReaderInterceptor(self._readers), *self._access.interceptors),
             options=[
                 *SERVER_OPTIONS,
                 *connection_age_options(settings.max_connection_age_seconds, settings.max_request_seconds),
@@ -141,6 +150,7 @@ class Frontend:
                 spawn(self._discovery.follow(), "follow discovery"),
                 spawn(self._access.follow(), "follow files of access"),
                 spawn(self._group_access.follow(), "follow files of access to groups"),
+                spawn(self._readers.watch(), "watch readers"),
                 spawn(watch_loop_lag(self.metrics.loop_lag_seconds), "watch loop lag"),
             ):
                 closing.callback(follower.cancel)
@@ -158,6 +168,7 @@ class Frontend:
         """
         logger.info("draining", extra={"requests": self._service.running})
         self._draining = True
+        self._readers.hurry()
         await self._show_groups()
         await asyncio.sleep(self._settings.drain_delay_seconds)
         # From here on new calls are refused. This grace is only the outer bound: it would wait for all calls, also for

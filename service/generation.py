@@ -30,11 +30,12 @@ LEAST_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class _Admitted:
-    """A request in its model's queue."""
+    """A request that may wait for a group."""
 
     ticket: Ticket
     expected: Forecast
-    attempts: Attempts
+    execution: group_pb2.ExecuteRequest
+    """What groups are sent."""
 
 
 class Generation:
@@ -68,40 +69,42 @@ class Generation:
         Raises:
             RequestError: that ends the request.
         """
-        with self._admitted(request, record) as admitted:
-            answer = await admitted.attempts.answer(limit_bytes)
+        admitted = self._admit(request, record)
+        with self._queued(admitted, record) as attempts:
+            answer = await attempts.answer(limit_bytes)
             record.queue_seconds = timings_of(answer).queue_seconds
             return answer
 
     async def events(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> Events:
         """Yield the events that answer `request`: accepted, then what groups send, then done.
 
-        Closing the iterator stops the computation.
+        The request waits for a group only once the event after `accepted` is asked for. Closing the iterator stops the
+        computation.
 
         Raises:
             RequestError: that ends the request.
         """
-        with self._admitted(request, record) as admitted:
-            accepted = images_pb2.Accepted(
-                request_id=record.request_id,
-                position=self._dispatcher.ahead(admitted.ticket),
-                predicted_seconds=admitted.expected.finish_seconds,
-            )
-            yield images_pb2.GenerateEvent(accepted=accepted)
-            async with aclosing(admitted.attempts.events()) as events:
+        admitted = self._admit(request, record)
+        accepted = images_pb2.Accepted(
+            request_id=record.request_id,
+            position=self._dispatcher.ahead(admitted.ticket),
+            predicted_seconds=admitted.expected.finish_seconds,
+        )
+        yield images_pb2.GenerateEvent(accepted=accepted)
+        with self._queued(admitted, record) as attempts:
+            async with aclosing(attempts.events()) as events:
                 async for event in events:
                     if isinstance(event, images_pb2.GenerateEvent) and event.HasField("done"):
                         record.queue_seconds = event.done.timings.queue_seconds
                     yield event
 
-    @contextmanager
-    def _admitted(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> Iterator[_Admitted]:
-        """Let a valid request into its model's queue, for as long as this lasts.
+    def _admit(self, request: images_pb2.GenerateRequest, record: RequestRecord) -> _Admitted:
+        """Decide whether a request may wait for a group.
 
         `record` sets its time and takes down what becomes known. The current caller must be within its limits.
 
         Raises:
-            RequestError: that ends the request.
+            RequestError: if it may not.
         """
         record.request_id = resolve_request_id(request)
         model = self._groups.find_model(request.model, current_caller())
@@ -119,11 +122,20 @@ class Generation:
             parameters=resolved.parameters,
             warnings=resolved.warnings,
         )
-        with self._dispatcher.admitted(ticket) as expected:
-            self._limits.take_images(current_caller(), resolved.parameters.num_images)
-            attempts = Attempts(execution, ticket, self._dispatcher, self._metrics)
+        expected = self._dispatcher.expect(ticket)
+        self._limits.take_images(current_caller(), resolved.parameters.num_images)
+        return _Admitted(ticket, expected, execution)
+
+    @contextmanager
+    def _queued(self, admitted: _Admitted, record: RequestRecord) -> Iterator[Attempts]:
+        """Let an admitted request into its model's queue, for as long as this lasts.
+
+        Raises:
+            RequestError: if the queue filled up since, or what is done within raised it.
+        """
+        with self._dispatcher.queued(admitted.ticket):
             try:
-                yield _Admitted(ticket, expected, attempts)
+                yield Attempts(admitted.execution, admitted.ticket, self._dispatcher, self._metrics)
             except DeadlinePassed as error:
                 raise (error if record.remaining_seconds > 0 else record.out_of_time()) from error
 

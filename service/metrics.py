@@ -73,6 +73,15 @@ class FrontendMetrics:
         self.answers_kept_bytes = Gauge(
             "pixelpod_frontend_answers_kept_bytes", "Answers kept for repeated request ids.", registry=registry
         )
+        self.unread_bytes = Gauge(
+            "pixelpod_frontend_unread_bytes", "Answers made that callers have not taken yet.", registry=registry
+        )
+        self.readers_ended = Counter(
+            "pixelpod_frontend_readers_ended",
+            "Calls ended since their caller did not read: it stalled, its deadline passed, or too much was unread.",
+            ["reason"],
+            registry=registry,
+        )
         self.group_up = Gauge(
             "pixelpod_frontend_group_up", "1 while the group takes requests.", ["address"], registry=registry
         )

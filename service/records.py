@@ -1,17 +1,14 @@
-"""One record per request, from arrival to ending: its time budget, its metrics and its log line."""
+"""One record per request, from arrival until its answer is gone: its time budget, its metrics and its log line."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import grpc
 
 from pixelpod.server.callers import current_caller
-from pixelpod.server.errors import DeadlinePassed, status_code_of
+from pixelpod.server.errors import DeadlinePassed
 from service.metrics import UNKNOWN_MODEL, FrontendMetrics
 
 logger = logging.getLogger(__name__)
@@ -45,6 +42,12 @@ class RequestRecord:
         """Seconds until the request's time runs out; negative afterwards."""
         return self.timeout_seconds - self.elapsed_seconds
 
+    @property
+    def abandoned_code(self) -> grpc.StatusCode:
+        """The code of a call that its caller ended now: by its deadline, or else by cancelling."""
+        in_time = self.remaining_seconds > DEADLINE_SLACK_SECONDS
+        return grpc.StatusCode.CANCELLED if in_time else grpc.StatusCode.DEADLINE_EXCEEDED
+
     def out_of_time(self) -> DeadlinePassed:
         """Return the error of a request whose time ran out."""
         return DeadlinePassed(
@@ -53,39 +56,20 @@ class RequestRecord:
             reason="DEADLINE_EXCEEDED",
         )
 
-
-@contextmanager
-def recorded(metrics: FrontendMetrics, timeout_seconds: float) -> Iterator[RequestRecord]:
-    """Record the request handled within: in flight while it runs; counted, timed and logged once when it ends."""
-    record = RequestRecord(timeout_seconds)
-    code = grpc.StatusCode.OK
-    with metrics.in_flight.track_inprogress():
-        try:
-            yield record
-        except (asyncio.CancelledError, GeneratorExit):
-            in_time = record.remaining_seconds > DEADLINE_SLACK_SECONDS
-            code = grpc.StatusCode.CANCELLED if in_time else grpc.StatusCode.DEADLINE_EXCEEDED
-            raise
-        except Exception as error:
-            code = status_code_of(error)
-            raise
-        finally:
-            _conclude(record, code, metrics)
-
-
-def _conclude(record: RequestRecord, code: grpc.StatusCode, metrics: FrontendMetrics) -> None:
-    seconds = record.elapsed_seconds
-    metrics.requests.labels(record.model, code.name).inc()
-    metrics.request_seconds.labels(record.model).observe(seconds)
-    if record.queue_seconds is not None:
-        metrics.queue_seconds.labels(record.model).observe(record.queue_seconds)
-    logger.info(
-        "request ended",
-        extra={
-            "request_id": record.request_id,
-            "caller": record.caller,
-            "model": record.model,
-            "code": code.name,
-            "seconds": round(seconds, 4),
-        },
-    )
+    def conclude(self, code: grpc.StatusCode, metrics: FrontendMetrics) -> None:
+        """Count, time and log the request, which ended with `code`. Call it once."""
+        seconds = self.elapsed_seconds
+        metrics.requests.labels(self.model, code.name).inc()
+        metrics.request_seconds.labels(self.model).observe(seconds)
+        if self.queue_seconds is not None:
+            metrics.queue_seconds.labels(self.model).observe(self.queue_seconds)
+        logger.info(
+            "request ended",
+            extra={
+                "request_id": self.request_id,
+                "caller": self.caller,
+                "model": self.model,
+                "code": code.name,
+                "seconds": round(seconds, 4),
+            },
+        )

@@ -50,6 +50,13 @@ class FrontendSettings(AccessSettings):
     max_request_seconds: Seconds = 600.0
     """Longest time a request may take, whether or not its caller set a deadline."""
 
+    reader_stall_seconds: Seconds = 20.0
+    """How long a caller may take no byte of its answer before its call ends with RESOURCE_EXHAUSTED."""
+    unread_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024)
+    """How much of all answers may wait to be read; beyond it the calls end whose callers have not read for longest."""
+    caller_unread_bytes: int = Field(default=128 * 1024 * 1024, ge=1024 * 1024)
+    """The same for each caller: by its token, or where there are no tokens by its address."""
+
     answer_kept_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     """How long after its end an answer is kept for callers that repeat its request id."""
     answers_kept_bytes: int = Field(default=64 * 1024 * 1024, ge=0)

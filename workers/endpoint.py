@@ -22,6 +22,8 @@ from grpc_health.v1.health import aio as health
 from pixelpod.server.access import Access
 from pixelpod.server.errors import RequestError, Unavailable
 from pixelpod.server.probes import LIVE, ProbeServer, serving
+from pixelpod.server.reader_interceptor import ReaderInterceptor
+from pixelpod.server.readers import Readers
 from pixelpod.server.transport import SERVER_OPTIONS, listen
 from pixelpod.v1 import group_pb2
 from workers.metrics import GroupMetrics
@@ -74,6 +76,7 @@ class Endpoint:
         self._queue = queue
         self._status = status
         self._vitals = vitals
+        self._readers = Readers(settings.reader_stall_seconds, on_end=metrics.reader_ended)
         self._servicer = WorkerGroup(model, queue, status, metrics, settings.max_request_seconds)
         self._health = health.HealthServicer()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name="endpoint", daemon=True)
@@ -133,7 +136,7 @@ class Endpoint:
         self._status.on_change(self._wake)
         self._queue.on_change(self._wake)
         self._loop.add_reader(self._signals, self._drain)
-        work = (self._announce(), self._tell_vitals(), self._access.follow())
+        work = (self._announce(), self._tell_vitals(), self._access.follow(), self._readers.watch())
         tasks = [asyncio.create_task(each) for each in work]
         self._listening.set_result(port)
         await self._closing.wait()
@@ -145,7 +148,8 @@ class Endpoint:
             await probe_server.stop()
 
     async def _start_server(self) -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=self._access.interceptors)
+        interceptors = (ReaderInterceptor(self._readers), *self._access.interceptors)
+        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
         self._servicer.add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._tell_health()
@@ -168,6 +172,7 @@ class Endpoint:
         logger.info("draining")
         self._status.enter(group_pb2.GROUP_STATE_DRAINING, "the group is stopping")
         self._queue.close()
+        self._readers.hurry()
         self._drain_until = time.monotonic() + self._settings.drain_seconds
         error = Unavailable("the group stopped before this request was done", reason="GROUP_DRAINING")
         self._loop.call_later(self._settings.drain_seconds, self._queue.end_all, error)

@@ -74,6 +74,12 @@ class GroupMetrics:
         self.out_of_memory = Counter(
             f"{_PREFIX}out_of_memory", "Batches that failed because memory was full.", registry=registry
         )
+        self._readers_ended = Counter(
+            f"{_PREFIX}readers_ended",
+            "Calls ended since their frontend did not read: it stalled, or its deadline passed.",
+            ["reason"],
+            registry=registry,
+        )
         self._restarts = Counter(
             f"{_PREFIX}restarts",
             "How often the launcher's world was started again, by reason.",
@@ -110,6 +116,10 @@ class GroupMetrics:
         """Count a request that ended with `code` after `seconds`."""
         self._requests.labels(self._model, code.name).inc()
         self._request_seconds.labels(self._model).observe(seconds)
+
+    def reader_ended(self, reason: str) -> None:
+        """Count a call that was ended since its answer was not read."""
+        self._readers_ended.labels(reason).inc()
 
     def stage_took(self, stage: str, seconds: float) -> None:
         """Count one run of a stage."""

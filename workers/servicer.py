@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import grpc
 
 from pixelpod.server.callers import current_caller
+from pixelpod.server.endings import ending_of
 from pixelpod.server.errors import Unavailable
+from pixelpod.server.readers import current_reader
 from pixelpod.v1 import group_pb2
 from workers.batching import BatchKey
 from workers.metrics import GroupMetrics
@@ -114,8 +116,12 @@ class WorkerGroup:
         Every call that comes this far is counted once, with the code it ends with.
         """
         arrived = time.monotonic()
-        context.add_done_callback(lambda _: self._metrics.request_ended(_code(context), time.monotonic() - arrived))
+        reader = current_reader()
+        context.add_done_callback(
+            lambda _: self._metrics.request_ended(ending_of(context, reader), time.monotonic() - arrived)
+        )
         accepted = self._accept(kind, request, context.time_remaining())
+        reader.deadline = accepted.deadline
         self._queue.put(accepted)
         # Not when the handler ends: a caller may leave while a chunk is on its way.
         context.add_done_callback(lambda _: self._leave(accepted))
@@ -145,13 +151,3 @@ class WorkerGroup:
     def _leave(self, accepted: AcceptedRequest) -> None:
         accepted.abandon()
         self._queue.leave(accepted)
-
-
-def _code(context: Any) -> grpc.StatusCode:
-    """Return the code that a call ended with: its status, or else what its caller did."""
-    code: grpc.StatusCode | None = context.code()
-    if code is not None:
-        return code
-    if context.done():
-        return grpc.StatusCode.OK
-    return grpc.StatusCode.DEADLINE_EXCEEDED if context.time_remaining() == 0 else grpc.StatusCode.CANCELLED

@@ -68,6 +68,8 @@ class GroupSettings(AccessSettings):
     """Requests accepted and not yet ended, with those whose images are still being read. It bounds memory."""
     max_request_seconds: Seconds = 600.0
     """Longest time a request may take, whether or not its caller set a deadline."""
+    reader_stall_seconds: Seconds = 20.0
+    """How long a frontend may take no byte of an answer before its call ends with RESOURCE_EXHAUSTED."""
     batch_window_seconds: float = Field(default=0.02, ge=0, allow_inf_nan=False)
     """How long after its arrival a request may wait for others to be computed with, while they are expected."""
     prompt_cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)

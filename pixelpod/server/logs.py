@@ -22,6 +22,11 @@ class _TextFormatter(logging.Formatter):
         return " ".join([line, *(f"{key}={value}" for key, value in extra.items())])
 
 
+def _is_no_broken_write(record: logging.LogRecord) -> bool:
+    """Drop the traceback that grpc.aio logs when a caller leaves while a message is written to it: that is no error."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
+
+
 def configure_logging(log_format: LogFormat, role: str, level: str = "INFO") -> None:
     """Send this process's log to standard error.
 
@@ -42,5 +47,6 @@ def configure_logging(log_format: LogFormat, role: str, level: str = "INFO") -> 
     else:
         handler.setFormatter(_TextFormatter(f"%(asctime)s %(levelname)s [{role}] %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_broken_write)
     for name in ("pixelpod", "service", "workers"):
         logging.getLogger(name).setLevel(level)

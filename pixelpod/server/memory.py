@@ -25,3 +25,10 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(_TOP_PAD, KEPT_BYTES // 8)
         mallopt(_MMAP_THRESHOLD, LARGEST_BYTES)
+
+
+def release_freed_memory() -> None:
+    """Give freed memory back to the system, after a burst that is not expected to come again."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

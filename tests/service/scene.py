@@ -81,7 +81,8 @@ class Scene:
         return self.metrics.registry.get_sample_value("pixelpod_frontend_waiting", {"model": "tiny"})
 
     async def _hold(self, each: Ticket) -> None:
-        with self.dispatcher.admitted(each):
+        self.dispatcher.expect(each)
+        with self.dispatcher.queued(each):
             await self.dispatcher.place(each)
             self.placed.append(each)
             await asyncio.Event().wait()

@@ -171,7 +171,7 @@ async def test_a_lost_place_is_exchanged_for_another() -> None:
     first, second = FakeGroup("a", free_slots=1), FakeGroup("b", free_slots=1, backlog_seconds=1.0)
     scene = Scene(first, second)
     each = ticket()
-    with scene.dispatcher.admitted(each):
+    with scene.dispatcher.queued(each):
         place: Place = await scene.dispatcher.place(each)
         assert place.group is first
         each.shunned.add((first.address, place.epoch))

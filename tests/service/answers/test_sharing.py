@@ -26,6 +26,7 @@ async def test_a_repeat_joins_the_running_computation(plane, metrics, call) -> N
 
 async def test_one_who_joins_late_gets_the_latest_progress_only(plane, call) -> None:
     first = call()
+    await first.read("progress")
     plane.steps.set()
     await eventually(lambda: first.kinds.count("progress") == 2)
     second = call()
