@@ -25,14 +25,11 @@ logger = logging.getLogger(__name__)
 SWEEP_SECONDS = 0.25
 """How often the watchdog looks for stalled readers and passed deadlines."""
 
-SLOWEST_BYTES_PER_SECOND = 64 * 1024
+SLOWEST_BYTES_PER_SECOND = 256 * 1024
 """A message may take its reader this long beside the stall limit: gRPC does not report parts of a message as taken."""
 
 DRAIN_STALL_SECONDS = 2.0
 """How long a reader may take nothing while its server stops."""
-
-TRIM_BYTES = 32 * 1024 * 1024
-"""Freed memory goes back to the system once so many unread bytes have been dropped."""
 
 EndCall: TypeAlias = Callable[[grpc.StatusCode, str], None]
 """Ends a call with a code and a message."""
@@ -144,7 +141,8 @@ class Readers:
         self._on_end = on_end
         self._readers: set[Reader] = set()
         self._by_caller: Counter[str] = Counter()
-        self._dropped_bytes = 0
+        self._dropped = False
+        """Whether bytes were dropped since the last sweep."""
 
     def enter(self, caller: str, end_call: EndCall) -> Reader:
         """Return the reader of a call that begins. Call `leave` when its last byte is gone."""
@@ -171,12 +169,12 @@ class Readers:
 
     def sweep(self) -> None:
         """End the calls that are to be ended now."""
-        now = time.monotonic()
+        now, dropped = time.monotonic(), self._dropped
+        self._dropped = False
         for reader in tuple(self._readers):
             if reader.ended_with is None and (reason := reader.check(now)) is not None:
                 self._ended(reader, reason)
-        if self._dropped_bytes >= TRIM_BYTES:
-            self._dropped_bytes = 0
+        if dropped and not self._dropped:  # by now what gRPC held of it is free too
             release_freed_memory()
 
     def count(self, reader: Reader, change_bytes: int) -> None:
@@ -189,7 +187,7 @@ class Readers:
 
     def drop(self, reader: Reader) -> None:
         """Count what a reader has not taken as dropped."""
-        self._dropped_bytes += reader.unread_bytes
+        self._dropped = self._dropped or reader.unread_bytes > 0
         self.count(reader, -reader.unread_bytes)
 
     def make_room(self, caller: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -23,12 +24,20 @@ from tests.service.stub_group import StubGroup
 REPOSITORY = Path(__file__).parent.parent.parent
 WAIT_SECONDS = 10.0
 PROMPT = "a red house"
+RUN = "import asyncio; from service.frontend import run; from service.settings import FrontendSettings; "
+RUN += "asyncio.run(run(FrontendSettings()))"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-async def eventually(met: Callable[[], bool | Awaitable[bool]]) -> None:
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def eventually(met: Callable[[], bool | Awaitable[bool]], seconds: float = WAIT_SECONDS) -> None:
     """Wait until `met` returns true; fail after a bounded time."""
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(seconds):
         while True:
             result = met()
             if await result if isinstance(result, Awaitable) else result:
@@ -145,6 +154,35 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate(timeout=WAIT_SECONDS)
+
+
+@pytest.fixture
+async def serve_process(
+    start_process: Callable[..., subprocess.Popen[str]],
+) -> AsyncIterator[Callable[..., Awaitable[tuple[subprocess.Popen[str], Client, int]]]]:
+    """Start a frontend process for a group and connect to it; drain delay and drain are a second each."""
+    clients: list[Client] = []
+
+    async def serve(group_address: str, **settings: str) -> tuple[subprocess.Popen[str], Client, int]:
+        port = free_port()
+        environment = {
+            "GROUPS": group_address,
+            "LISTEN": f"127.0.0.1:{port}",
+            "METRICS": "127.0.0.1:0",
+            "DRAIN_DELAY_SECONDS": "0.5",
+            "DRAIN_SECONDS": "1",
+            "LOG_FORMAT": "json",
+            **settings,
+        }
+        process = start_process("-c", RUN, **{f"PIXELPOD_FRONTEND_{key}": value for key, value in environment.items()})
+        client = Client(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
+        clients.append(client)
+        await client.health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=WAIT_SECONDS)
+        return process, client, port
+
+    yield serve
+    for client in clients:
+        await client.channel.close()
 
 
 @pytest.fixture

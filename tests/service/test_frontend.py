@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import subprocess
 import time
 import uuid
 
@@ -22,11 +21,9 @@ from pixelpod.v1 import group_pb2
 from service.frontend import Frontend
 from service.servicer import SERVICE_NAME
 from service.settings import FrontendSettings
-from tests.service.conftest import SERVING, WAIT_SECONDS, Client, eventually
+from tests.service.conftest import RUN, SERVING, WAIT_SECONDS, Client, eventually
 
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-RUN = "import asyncio; from service.frontend import run; from service.settings import FrontendSettings; "
-RUN += "asyncio.run(run(FrontendSettings()))"
 
 
 @pytest.mark.parametrize("service", ["", SERVICE_NAME])
@@ -178,38 +175,6 @@ async def test_what_does_not_finish_gets_a_status(start_group, start_frontend) -
     assert isinstance(from_call(raised.value), Unavailable)
     assert from_call(raised.value).reason == "FRONTEND_STOPPING"
     await asyncio.wait_for(group.cancelled.wait(), WAIT_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
-async def serve_process(start_process):
-    """Start a frontend process for a group and connect to it; drain delay and drain are a second each."""
-    clients: list[Client] = []
-
-    async def serve(group_address: str) -> tuple[subprocess.Popen[str], Client, int]:
-        port = free_port()
-        environment = {
-            "GROUPS": group_address,
-            "LISTEN": f"127.0.0.1:{port}",
-            "METRICS": "127.0.0.1:0",
-            "DRAIN_DELAY_SECONDS": "0.5",
-            "DRAIN_SECONDS": "1",
-            "LOG_FORMAT": "json",
-        }
-        process = start_process("-c", RUN, **{f"PIXELPOD_FRONTEND_{key}": value for key, value in environment.items()})
-        client = Client(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
-        clients.append(client)
-        await client.health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=WAIT_SECONDS)
-        return process, client, port
-
-    yield serve
-    for client in clients:
-        await client.channel.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
