@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 WAIT_SECONDS = 10.0
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""What every HTTP/2 client begins with: the preface and empty SETTINGS (RFC 9113, 3.4)."""
+
 
 class Reply(NamedTuple):
     """What came back until the server closed the connection."""
