@@ -72,7 +72,8 @@ class BoundedServer(ThreadingWSGIServer):
         certificates: Reloaded[ssl.SSLContext] | None,
         on_closed: Callable[[str], None],
     ) -> None:
-        self.address_family, *_ = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        families = {found[0] for found in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)}
+        self.address_family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
         self._certificates = certificates
         self._refreshing = threading.Lock()
         self._on_closed = on_closed

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from pixelpod.server.reloading import FileRefused, Reloaded
+from pixelpod.server.reloading import FileRefused, Reloaded, read_file
 
 
 class MetricsAccessSettings(BaseSettings):
@@ -44,7 +44,11 @@ def metrics_certificates(settings: MetricsAccessSettings) -> Reloaded[ssl.SSLCon
     if cert_file is None or key_file is None:
         return None
 
+    files = [file for file in (cert_file, key_file, client_ca_file) if file is not None]
+
     def load() -> ssl.SSLContext:
+        for file in files:
+            read_file(file)  # which says of a file that is not there which one it is
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # The password keeps OpenSSL from asking for one on a terminal.
@@ -59,4 +63,4 @@ def metrics_certificates(settings: MetricsAccessSettings) -> Reloaded[ssl.SSLCon
                 raise FileRefused(f"{client_ca_file} holds no certificates in PEM: {error}") from error
         return context
 
-    return Reloaded([file for file in (cert_file, key_file, client_ca_file) if file is not None], load)
+    return Reloaded(files, load)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -17,45 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from pixelpod.server import bounded_http
 from pixelpod.server.bounded_http import CONNECTION_SECONDS, THREADS
 from pixelpod.server.metrics import MetricsServer
-from pixelpod.server.metrics_access import MetricsAccessSettings, metrics_certificates
-from pixelpod.server.reloading import FileRefused
 from pixelpod.server.transport import AddressInUse
-from tests.certificates import Authority, Pair
 from tests.e2e.processes import wait_until
 from tests.raw_http import Reply, connections, get, http, seconds_until_closed
 
 
 @pytest.fixture
-def registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    Gauge("answer", "To everything.", registry=registry).set(42)
-    return registry
-
-
-@pytest.fixture
-def closed() -> Counter[str]:
-    """Reasons that connections were closed for."""
-    return Counter()
-
-
-@pytest.fixture
-def serve(registry: CollectorRegistry, closed: Counter[str]) -> Iterator[Callable[..., MetricsServer]]:
-    """Serve, over TLS with settings for it."""
-    servers: list[MetricsServer] = []
-
-    def start(**settings: Path) -> MetricsServer:
-        certificates = metrics_certificates(MetricsAccessSettings(**settings))
-        servers.append(MetricsServer("127.0.0.1:0", registry, certificates, lambda reason: closed.update([reason])))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def server(serve: Callable[..., MetricsServer]) -> MetricsServer:
-    return serve()
+def server(serve_metrics: Callable[..., MetricsServer]) -> MetricsServer:
+    return serve_metrics()
 
 
 def _is_metrics(reply: Reply) -> bool:
@@ -169,7 +136,7 @@ def test_slow_peers_are_bounded_and_make_room(
 
 
 def test_peers_that_do_not_read_make_room(
-    serve: Callable[..., MetricsServer],
+    serve_metrics: Callable[..., MetricsServer],
     registry: CollectorRegistry,
     closed: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -178,7 +145,7 @@ def test_peers_that_do_not_read_make_room(
     monkeypatch.setattr(bounded_http, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(bounded_http, "HANDOVER_SECONDS", 10.0)
     Gauge("large", "x" * 20_000_000, registry=registry)  # more than sockets hold
-    server = serve()
+    server = serve_metrics()
     with connections(server.port, THREADS, first_bytes=b"GET /metrics HTTP/1.1\r\n\r\n"):
         wait_until(lambda: _threads() == THREADS, 10, lambda: f"{_threads()} threads")
         refused: list[Reply] = []
@@ -249,81 +216,3 @@ def test_close_cuts_what_is_under_way(registry: CollectorRegistry) -> None:
         wait_until(lambda: _threads() == 3, 10, lambda: f"{_threads()} threads")
         server.close()
         assert max(map(seconds_until_closed, opened)) < CONNECTION_SECONDS / 2
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-def _files(pair: Pair, client_ca: Path | None = None) -> dict[str, Path]:
-    files = {"metrics_tls_cert_file": pair.cert_file, "metrics_tls_key_file": pair.key_file}
-    return files if client_ca is None else {**files, "metrics_tls_client_ca_file": client_ca}
-
-
-def _context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authority.file)
-    if shown is not None:
-        context.load_cert_chain(shown.cert_file, shown.key_file)
-    return context
-
-
-def test_https(serve: Callable[..., MetricsServer], authority: Authority, capfd: pytest.CaptureFixture[str]) -> None:
-    server = serve(**_files(authority.issue()))
-    assert _is_metrics(get(server.port, context=_context(authority)))
-    with suppress(OSError, ValueError):  # plain text gets no answer in plain text
-        assert get(server.port).status == 0
-    assert capfd.readouterr().err == ""
-
-
-def test_half_open_handshakes_make_room(
-    serve: Callable[..., MetricsServer], authority: Authority, closed: Counter[str]
-) -> None:
-    server = serve(**_files(authority.issue()))
-    with connections(server.port, 100, first_bytes=b"\x16\x03\x01"):
-        assert _is_metrics(get(server.port, context=_context(authority)))
-        assert _threads() <= THREADS
-    assert closed["room"] >= 100 - THREADS
-
-
-def test_a_handshake_has_bounded_time(
-    serve: Callable[..., MetricsServer], authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bounded_http, "CONNECTION_SECONDS", 0.5)
-    server = serve(**_files(authority.issue()))
-    with connections(server.port, 1, first_bytes=b"\x16\x03\x01") as (connection,):
-        assert seconds_until_closed(connection) < 3
-
-
-def test_mutual_tls(serve: Callable[..., MetricsServer], authority: Authority, tmp_path: Path) -> None:
-    server = serve(**_files(authority.issue(), authority.file))
-    assert _is_metrics(get(server.port, context=_context(authority, authority.issue("prometheus"))))
-    stranger = Authority(tmp_path, "stranger").issue("prometheus")
-    for shown in (None, stranger):
-        with pytest.raises(OSError, match=r"(?i)certificate|alert|reset|eof"):
-            get(server.port, context=_context(authority, shown))
-
-
-def test_new_certificates_are_taken(serve: Callable[..., MetricsServer], authority: Authority, tmp_path: Path) -> None:
-    pair, other = authority.issue(), Authority(tmp_path, "other")
-    server = serve(**_files(pair))
-    assert _is_metrics(get(server.port, context=_context(authority)))
-    pair.replace_by(other.issue())
-    assert _is_metrics(get(server.port, context=_context(other)))
-
-
-def test_files_that_can_not_be_used_are_refused(authority: Authority, tmp_path: Path) -> None:
-    pair, other = authority.issue(), Authority(tmp_path, "other").issue()
-    for files in (
-        _files(Pair(pair.cert_file, other.key_file)),
-        _files(Pair(pair.cert_file, tmp_path / "missing")),
-        _files(pair, pair.key_file),
-    ):
-        with pytest.raises(FileRefused, match="PEM"):
-            metrics_certificates(MetricsAccessSettings(**files))
-
-
-@pytest.mark.parametrize("field", ["metrics_tls_cert_file", "metrics_tls_key_file", "metrics_tls_client_ca_file"])
-def test_files_that_belong_together(field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        MetricsAccessSettings(**{field: Path("file")})
