@@ -6,17 +6,21 @@ import asyncio
 import logging
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from pixelpod.server.access import Access
+from pixelpod.server.connections import Connections
+from pixelpod.server.descriptors import connections_within_limit, raise_descriptor_limit
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.garbage import keep_for_good
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
+from pixelpod.server.metrics_access import metrics_certificates
 from pixelpod.server.probes import LIVE, ProbeServer, serving
 from pixelpod.server.reader_interceptor import ReaderInterceptor
 from pixelpod.server.readers import Readers
@@ -49,6 +53,7 @@ async def run(settings: FrontendSettings) -> None:
     """
     configure_logging(settings.log_format, "frontend")
     keep_freed_memory()
+    raise_descriptor_limit()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -104,10 +109,20 @@ class Frontend:
             on_end=lambda reason: self.metrics.readers_ended.labels(reason).inc(),
         )
         self.metrics.unread_bytes.set_function(lambda: self._readers.unread_bytes)
+        self._metrics_certificates = metrics_certificates(settings)
+        self._connections = Connections(
+            connections_within_limit(settings.connection_limits), partial(self.metrics.connection_closed, "calls")
+        )
+        self.metrics.connections.set_function(lambda: self._connections.open)
         self._server = grpc.aio.server(
-            interceptors=(ReaderInterceptor(self._readers), *self._access.interceptors),
+            interceptors=(
+                ReaderInterceptor(self._readers),
+                *self._access.interceptors,
+                *self._connections.interceptors,
+            ),
             options=[
                 *SERVER_OPTIONS,
+                *self._connections.options,
                 *connection_age_options(settings.max_connection_age_seconds, settings.max_request_seconds),
                 ("grpc.max_receive_message_length", settings.max_request_bytes),
             ],
@@ -129,11 +144,18 @@ class Frontend:
         """
         async with AsyncExitStack() as closing:
             if self._settings.metrics is not None:
-                metrics_server = MetricsServer(self._settings.metrics, self.metrics.registry)
+                metrics_server = MetricsServer(
+                    self._settings.metrics,
+                    self.metrics.registry,
+                    self._metrics_certificates,
+                    partial(self.metrics.connection_closed, "metrics"),
+                )
                 closing.push_async_callback(asyncio.to_thread, metrics_server.close)
                 self.metrics_port = metrics_server.port
             if self._settings.probes is not None:
-                probe_server = ProbeServer(self._settings.probes, self._health)
+                probe_server = ProbeServer(
+                    self._settings.probes, self._health, partial(self.metrics.connection_closed, "probes")
+                )
                 closing.push_async_callback(probe_server.stop)
                 self.probes_port = probe_server.port
                 await probe_server.start()
@@ -149,6 +171,7 @@ class Frontend:
                 spawn(self._follow_groups(), "follow groups"),
                 spawn(self._discovery.follow(), "follow discovery"),
                 spawn(self._access.follow(), "follow files of access"),
+                spawn(self._connections.watch(self.port), "watch connections"),
                 spawn(self._group_access.follow(), "follow files of access to groups"),
                 spawn(self._readers.watch(), "watch readers"),
                 spawn(watch_loop_lag(self.metrics.loop_lag_seconds), "watch loop lag"),

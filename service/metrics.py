@@ -98,6 +98,13 @@ class FrontendMetrics:
             ["source"],
             registry=registry,
         )
+        self.connections = Gauge("pixelpod_frontend_connections", "Open connections of callers.", registry=registry)
+        self.connections_closed = Counter(
+            "pixelpod_frontend_connections_closed",
+            "Connections closed because of a limit, by the server that they were of, and why.",
+            ["server", "reason"],
+            registry=registry,
+        )
         self._addresses_shown: set[str] = set()
         build = Info("pixelpod_frontend_build", "What is running.", registry=registry)
         build.info(
@@ -119,6 +126,10 @@ class FrontendMetrics:
             self.group_up.remove(address)
             self.group_state.remove(address)
         self._addresses_shown = addresses
+
+    def connection_closed(self, server: str, reason: str) -> None:
+        """Count a connection to `server`, one of calls, probes and metrics, that a limit closed."""
+        self.connections_closed.labels(server, reason).inc()
 
     def refused_stranger(self, reason: str) -> None:
         """Count a call without a known token."""

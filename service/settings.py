@@ -10,13 +10,15 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pixelpod.server.access import AccessSettings
+from pixelpod.server.connections import ConnectionSettings
 from pixelpod.server.logs import LogFormat
+from pixelpod.server.metrics_access import MetricsAccessSettings
 from service.addresses import Address, split_address
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class FrontendSettings(AccessSettings):
+class FrontendSettings(AccessSettings, ConnectionSettings, MetricsAccessSettings):
     """Settings of a frontend: arguments first, then environment variables PIXELPOD_FRONTEND_<FIELD>, then defaults."""
 
     model_config = SettingsConfigDict(

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 
 import grpc
 import uvloop
@@ -20,6 +21,8 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from pixelpod.server.access import Access
+from pixelpod.server.connections import Connections
+from pixelpod.server.descriptors import connections_within_limit
 from pixelpod.server.errors import RequestError, Unavailable
 from pixelpod.server.probes import LIVE, ProbeServer, serving
 from pixelpod.server.reader_interceptor import ReaderInterceptor
@@ -73,6 +76,11 @@ class Endpoint:
     ) -> None:
         self._settings = settings
         self._access = Access(settings, limits_apply=False)
+        self._metrics = metrics
+        self._connections = Connections(
+            connections_within_limit(settings.connection_limits), partial(metrics.connection_closed, "calls")
+        )
+        metrics.connections.set_function(lambda: self._connections.open)
         self._queue = queue
         self._status = status
         self._vitals = vitals
@@ -136,7 +144,13 @@ class Endpoint:
         self._status.on_change(self._wake)
         self._queue.on_change(self._wake)
         self._loop.add_reader(self._signals, self._drain)
-        work = (self._announce(), self._tell_vitals(), self._access.follow(), self._readers.watch())
+        work = (
+            self._announce(),
+            self._tell_vitals(),
+            self._access.follow(),
+            self._connections.watch(port),
+            self._readers.watch(),
+        )
         tasks = [asyncio.create_task(each) for each in work]
         self._listening.set_result(port)
         await self._closing.wait()
@@ -148,8 +162,14 @@ class Endpoint:
             await probe_server.stop()
 
     async def _start_server(self) -> tuple[grpc.aio.Server, int]:
-        interceptors = (ReaderInterceptor(self._readers), *self._access.interceptors)
-        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
+        server = grpc.aio.server(
+            options=[*SERVER_OPTIONS, *self._connections.options],
+            interceptors=(
+                ReaderInterceptor(self._readers),
+                *self._access.interceptors,
+                *self._connections.interceptors,
+            ),
+        )
         self._servicer.add_to(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._tell_health()
@@ -160,7 +180,9 @@ class Endpoint:
     async def _start_probes(self) -> ProbeServer | None:
         if self._settings.probes is None:
             return None
-        probe_server = ProbeServer(self._settings.probes, self._health)
+        probe_server = ProbeServer(
+            self._settings.probes, self._health, partial(self._metrics.connection_closed, "probes")
+        )
         await probe_server.start()
         return probe_server
 

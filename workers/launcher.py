@@ -20,6 +20,7 @@ from pathlib import Path
 from pixelpod.server.access import Access
 from pixelpod.server.garbage import collection_paused
 from pixelpod.server.logs import configure_logging
+from pixelpod.server.metrics_access import metrics_certificates
 from pixelpod.server.transport import AddressInUse, check_plain_text
 from workers.checkpoint import verify_checkpoint
 from workers.devices import device_named
@@ -75,6 +76,7 @@ def launch(settings: GroupSettings) -> int:
     if settings.node_rank == 0:
         if Access(settings, limits_apply=False).credentials is None:
             check_plain_text(settings.listen, settings.insecure)
+        metrics_certificates(settings)
         rendezvous = settings.rendezvous if settings.nodes > 1 else None
         for address in (settings.listen, settings.metrics, settings.probes, rendezvous):
             if address is not None:

@@ -103,6 +103,13 @@ class GroupMetrics:
         in_flight.set_function(lambda: queue.load().in_flight)
         waiting = Gauge(f"{_PREFIX}queue_length", "Requests that wait for the device.", registry=registry)
         waiting.set_function(lambda: queue.load().waiting)
+        self.connections = Gauge(f"{_PREFIX}connections", "Open connections of callers.", registry=registry)
+        self.connections_closed = Counter(
+            f"{_PREFIX}connections_closed",
+            "Connections closed because of a limit, by the server that they were of, and why.",
+            ["server", "reason"],
+            registry=registry,
+        )
         self._tell_state(status)
         Info("pixelpod_build", "What runs here.", registry=registry).info(
             {"version": version("pixelpod"), "model": model.name, "revision": model.revision}
@@ -139,6 +146,10 @@ class GroupMetrics:
         """Count what a rank compiled for a request."""
         if count:
             self._compiles_after_ready.labels(component, bucket).inc(count)
+
+    def connection_closed(self, server: str, reason: str) -> None:
+        """Count a connection to `server`, one of calls, probes and metrics, that a limit closed."""
+        self.connections_closed.labels(server, reason).inc()
 
     def _tell_state(self, status: StatusBoard) -> None:
         state = Gauge(f"{_PREFIX}state", "1 for the state that the group is in.", ["state"], registry=self.registry)

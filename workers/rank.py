@@ -13,14 +13,17 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from pixelpod.server.descriptors import raise_descriptor_limit
 from pixelpod.server.errors import Unavailable
 from pixelpod.server.garbage import collection_paused, keep_for_good
 from pixelpod.server.logs import configure_logging
 from pixelpod.server.memory import keep_freed_memory
 from pixelpod.server.metrics import MetricsServer
+from pixelpod.server.metrics_access import metrics_certificates
 from pixelpod.server.reloading import FileRefused
 from pixelpod.server.transport import AddressInUse, PlainTextRefused
 from pixelpod.v1 import group_pb2, images_pb2
@@ -55,6 +58,7 @@ def main() -> int:
     group = settings.name or model.name
     configure_logging(settings.log_format, f"{group}/rank{rank}")
     keep_freed_memory()
+    raise_descriptor_limit()
     liveness = LivenessFile(Path(os.environ[LIVENESS_FILE_VARIABLE]))
     if liveness.restarts()[RestartReason.NOT_READY] and (settings.cache_dir or model.cache_dir):
         _leave_compile_cache(settings)
@@ -139,7 +143,12 @@ class _Rank0:
     def serve(self) -> None:
         """Answer at once, load, warm up, then lead the other ranks until a signal drains the group."""
         if self._settings.metrics is not None:
-            MetricsServer(self._settings.metrics, self._metrics.registry)
+            MetricsServer(
+                self._settings.metrics,
+                self._metrics.registry,
+                metrics_certificates(self._settings),
+                partial(self._metrics.connection_closed, "metrics"),
+            )
         port = self._endpoint.start()
         try:
             self._lead(port)

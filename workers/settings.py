@@ -9,7 +9,9 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pixelpod.server.access import AccessSettings
+from pixelpod.server.connections import ConnectionSettings
 from pixelpod.server.logs import LogFormat
+from pixelpod.server.metrics_access import MetricsAccessSettings
 
 _LARGEST_PORT = 65535
 
@@ -27,7 +29,7 @@ _NONE = "none"
 """How the environment says that an optional setting is off."""
 
 
-class GroupSettings(AccessSettings):
+class GroupSettings(AccessSettings, ConnectionSettings, MetricsAccessSettings):
     """Settings of a group: arguments first, then environment variables PIXELPOD_GROUP_<FIELD>, then defaults."""
 
     model_config = SettingsConfigDict(

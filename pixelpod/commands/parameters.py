@@ -48,6 +48,18 @@ ServerTlsClientCa = Annotated[
     Path | None,
     typer.Option("--tls-client-ca", metavar="FILE", help="Let in only clients with a certificate of these, in PEM."),
 ]
+MetricsTlsCert = Annotated[
+    Path | None, typer.Option("--metrics-tls-cert", metavar="FILE", help="Certificate chain of /metrics, in PEM.")
+]
+MetricsTlsKey = Annotated[
+    Path | None, typer.Option("--metrics-tls-key", metavar="FILE", help="The key of --metrics-tls-cert, in PEM.")
+]
+MetricsTlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-tls-client-ca", metavar="FILE", help="Show /metrics only to certificates of these, in PEM."
+    ),
+]
 Tokens = Annotated[
     Path | None, typer.Option("--tokens", metavar="FILE", help="Who may call; `pixelpod token` makes its entries.")
 ]

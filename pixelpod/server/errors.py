@@ -179,7 +179,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        make_handler, name = _HANDLER_KINDS[handler.request_streaming, handler.response_streaming]
+        make_handler, name = HANDLER_KINDS[handler.request_streaming, handler.response_streaming]
         guard = _guard_stream if handler.response_streaming else _guard_unary
         # A single request is decoded within the guard, so that one that can't be read has a status of ours too.
         outside, within = None, handler.request_deserializer
@@ -192,7 +192,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         )
 
 
-_HANDLER_KINDS: dict[tuple[bool, bool], tuple[Callable[..., grpc.RpcMethodHandler[Any, Any]], str]] = {
+HANDLER_KINDS: dict[tuple[bool, bool], tuple[Callable[..., grpc.RpcMethodHandler[Any, Any]], str]] = {
     (False, False): (grpc.unary_unary_rpc_method_handler, "unary_unary"),
     (False, True): (grpc.unary_stream_rpc_method_handler, "unary_stream"),
     (True, False): (grpc.stream_unary_rpc_method_handler, "stream_unary"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from pathlib import Path
 
 import grpc
@@ -20,6 +21,7 @@ from pixelpod.v1 import images_pb2
 from service.frontend import Frontend
 from service.settings import FrontendSettings
 from tests.certificates import Authority
+from tests.raw_http import get
 from tests.service.conftest import PROMPT, WAIT_SECONDS, Client, eventually
 from tests.service.stub_group import tiny_model
 from tests.tokens import bearer, entry, write_tokens
@@ -212,3 +214,23 @@ async def test_files_that_can_not_be_used_stop_the_start(tmp_path: Path) -> None
     for setting in ("tokens_file", "group_tls_ca_file"):
         with pytest.raises(FileRefused, match="absent"):
             Frontend(FrontendSettings(groups=["127.0.0.1:1"], **{setting: tmp_path / "absent"}))
+    metrics_files = {"metrics_tls_cert_file": tmp_path / "absent", "metrics_tls_key_file": tmp_path / "absent"}
+    with pytest.raises(FileRefused, match="absent"):
+        Frontend(FrontendSettings(groups=["127.0.0.1:1"], **metrics_files))
+
+
+async def test_metrics_over_mutual_tls(start_frontend, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, prometheus = authority.issue(), authority.issue("prometheus")
+    client = await start_frontend(
+        "127.0.0.1:1",
+        ready=False,
+        metrics_tls_cert_file=server.cert_file,
+        metrics_tls_key_file=server.key_file,
+        metrics_tls_client_ca_file=authority.file,
+    )
+    context = ssl.create_default_context(cafile=authority.file)
+    context.load_cert_chain(prometheus.cert_file, prometheus.key_file)
+    reply = await asyncio.to_thread(get, client.frontend.metrics_port, context=context)
+    assert reply.status == 200
+    assert b"pixelpod_frontend_connections " in reply.body

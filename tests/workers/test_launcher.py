@@ -63,6 +63,7 @@ def test_files_of_access_that_can_not_be_used(tiny_model_file: Callable[[FamilyN
     for files in (
         {"tokens_file": tmp_path / "absent"},
         {"tls_cert_file": pair.cert_file, "tls_key_file": tmp_path / "absent"},
+        {"metrics_tls_cert_file": pair.cert_file, "metrics_tls_key_file": tmp_path / "absent"},
     ):
         with pytest.raises(FileRefused, match="absent: No such file"):
             launch(GroupSettings(model=tiny_model_file(FamilyName.SD3), **files, **NONE_TAKEN))

@@ -19,6 +19,9 @@ def test_ranks_read_the_same_settings_from_the_environment(monkeypatch: pytest.M
         tls_cert_file=Path("a.crt"),
         tls_key_file=Path("a.key"),
         tokens_file=Path("tokens.json"),
+        metrics_tls_cert_file=Path("m.crt"),
+        metrics_tls_key_file=Path("m.key"),
+        max_connections=100,
     )
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
@@ -50,6 +53,13 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("max_request_seconds", 0),
         ("control_timeout_seconds", 9.9),
         ("metrics", "127.0.0.1:7861"),
+        ("max_connections", 7),
+        ("max_connections_per_address", 0),
+        ("max_connection_idle_seconds", 0),
+        ("max_connection_idle_seconds", float("inf")),
+        ("handshake_timeout_seconds", float("nan")),
+        ("metrics_tls_cert_file", Path("a.crt")),
+        ("metrics_tls_client_ca_file", Path("ca.pem")),
         ("tls_cert_file", Path("a.crt")),
         ("tls_key_file", Path("a.key")),
         ("tls_client_ca_file", Path("ca.pem")),

@@ -19,6 +19,7 @@ from workers.settings import GroupSettings
 
 ACCESS_OPTIONS = (
     *("--tls-cert", "a.crt", "--tls-key", "a.key", "--tls-client-ca", "ca.pem", "--tokens", "tokens.json"),
+    *("--metrics-tls-cert", "m.crt", "--metrics-tls-key", "m.key", "--metrics-tls-client-ca", "m.pem"),
     "--insecure",
 )
 ACCESS_SETTINGS = {
@@ -26,6 +27,9 @@ ACCESS_SETTINGS = {
     "tls_key_file": Path("a.key"),
     "tls_client_ca_file": Path("ca.pem"),
     "tokens_file": Path("tokens.json"),
+    "metrics_tls_cert_file": Path("m.crt"),
+    "metrics_tls_key_file": Path("m.key"),
+    "metrics_tls_client_ca_file": Path("m.pem"),
     "insecure": True,
 }
 
